@@ -1,0 +1,85 @@
+// Package exit is where an error becomes a message, a hint and a status, for
+// every binary alike.
+package exit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// Statuses of every corral binary.
+const (
+	OK      = 0
+	Failed  = 1 // the operation failed, or a check did
+	Invalid = 2 // the policy, the spec or the request is invalid
+)
+
+// Error carries what a person should do and the status to leave with.
+type Error struct {
+	Status int
+	Err    error
+	Hint   string
+	// Quiet errors were reported already: only the status counts.
+	Quiet bool
+}
+
+func (e *Error) Error() string {
+	if e.Err == nil {
+		return fmt.Sprintf("exit status %d", e.Status)
+	}
+	return e.Err.Error()
+}
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// Invalidf is a request that cannot be served as it stands.
+func Invalidf(hint, format string, args ...any) error {
+	return &Error{Status: Invalid, Err: fmt.Errorf(format, args...), Hint: hint}
+}
+
+// Failedf is an operation that failed.
+func Failedf(hint, format string, args ...any) error {
+	return &Error{Status: Failed, Err: fmt.Errorf(format, args...), Hint: hint}
+}
+
+// Status leaves with a status and says nothing.
+func Status(n int) error { return &Error{Status: n, Quiet: true} }
+
+// Report prints err for a person and returns the exit status.
+func Report(w io.Writer, program string, err error) int {
+	if err == nil {
+		return OK
+	}
+	var e *Error
+	if !errors.As(err, &e) {
+		fmt.Fprintf(w, "%s: %v\n", program, err)
+		return Failed
+	}
+	if !e.Quiet {
+		fmt.Fprintf(w, "%s: %v\n", program, err)
+		if e.Hint != "" {
+			fmt.Fprintf(w, "  hint: %s\n", e.Hint)
+		}
+	}
+	return e.Status
+}
+
+// Context is cancelled by the first SIGINT, SIGTERM or SIGHUP; the second one
+// ends the process.
+func Context() (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ch := make(chan os.Signal, 2)
+	signal.Notify(ch, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	go func() {
+		<-ch
+		cancel()
+		<-ch
+		os.Exit(Failed)
+	}()
+	return ctx, cancel
+}

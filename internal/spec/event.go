@@ -1,0 +1,34 @@
+package spec
+
+import "net/netip"
+
+// Result is what became of a check. The zero value counts as failed.
+type Result string
+
+const (
+	Untold Result = ""       // it could not be told: fails
+	OK     Result = "ok"     // holds
+	Failed Result = "failed" // does not hold
+	Skip   Result = "skip"   // does not apply here, for the reason given
+	Note   Result = "note"   // a known limit, shown
+)
+
+// Event is one line of the stream that a checker writes and a renderer reads.
+type Event struct {
+	Version int    `json:"version"`
+	Service string `json:"service,omitempty"`
+	Check   string `json:"check"`
+	Result  Result `json:"result"`
+	Detail  string `json:"detail,omitempty"`
+	// Probes are packets that should have been refused by the gate. The check
+	// holds only if the gate confirms each of them.
+	Probes []Probe `json:"probes,omitempty"`
+}
+
+// Probe is one packet sent from a known source port to prove a refusal.
+type Probe struct {
+	Proto  string     `json:"proto"` // tcp, udp
+	Source uint16     `json:"source"`
+	Addr   netip.Addr `json:"addr"`
+	Port   uint16     `json:"port"`
+}
