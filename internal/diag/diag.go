@@ -1,0 +1,129 @@
+// Package diag is how a mistake in a person's file is told: the place, what
+// is wrong, the line itself with a caret, and what to do. Values go in, text
+// comes out. It opens no file, decides nothing, and never prints a character
+// of a file that a terminal would act on.
+package diag
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"unicode"
+)
+
+// Pos is a place in a file. Line and Col count from 1, Col in runes; zero
+// means not known.
+type Pos struct {
+	File      string
+	Line, Col int
+}
+
+func (p Pos) String() string {
+	s := Escape(p.File)
+	if p.Line > 0 {
+		s += fmt.Sprintf(":%d", p.Line)
+		if p.Col > 0 {
+			s += fmt.Sprintf(":%d", p.Col)
+		}
+	}
+	return s
+}
+
+// Diagnostic is one mistake.
+type Diagnostic struct {
+	Pos
+	Kind    string // "policy error"
+	Message string // lower case, one line, no full stop
+	Hint    string // what to do; may be empty
+	Source  string // the line of the file that Pos names; may be empty
+}
+
+// List is every mistake found, as one error.
+type List []Diagnostic
+
+// Err is nil for an empty list, otherwise the list in order of place.
+func (l List) Err() error {
+	if len(l) == 0 {
+		return nil
+	}
+	s := slices.Clone(l)
+	slices.SortStableFunc(s, func(a, b Diagnostic) int {
+		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Col, b.Col))
+	})
+	return s
+}
+
+func (l List) Error() string {
+	var b strings.Builder
+	l.Print(&b)
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+// Print writes every diagnostic, each ending in a line feed.
+func (l List) Print(w io.Writer) {
+	for _, d := range l {
+		d.Print(w)
+	}
+}
+
+// Print writes the diagnostic, its source line with a caret below, and the hint.
+func (d Diagnostic) Print(w io.Writer) {
+	fmt.Fprintf(w, "%s: %s: %s\n", d.Pos, d.Kind, Escape(d.Message))
+	if d.Source != "" {
+		line, caret := excerpt(d.Source, d.Col)
+		fmt.Fprintf(w, "  %s\n", line)
+		if d.Col > 0 {
+			fmt.Fprintf(w, "  %s^\n", caret)
+		}
+	}
+	if d.Hint != "" {
+		fmt.Fprintf(w, "  hint: %s\n", Escape(d.Hint))
+	}
+}
+
+// excerpt is the source line made printable, and the blanks that bring a
+// caret under column col of it. Tabs stay tabs in both.
+func excerpt(source string, col int) (line, blanks string) {
+	var l, b strings.Builder
+	n := 0
+	for _, r := range source {
+		n++
+		s := string(r)
+		if r != '\t' {
+			s = Escape(s)
+		}
+		l.WriteString(s)
+		switch {
+		case n >= col:
+		case r == '\t':
+			b.WriteByte('\t')
+		default:
+			b.WriteString(strings.Repeat(" ", len([]rune(s))))
+		}
+	}
+	return l.String(), b.String()
+}
+
+// Escape replaces every character that a terminal would act on or not show
+// (control, escape, bidirectional and other format characters, odd spaces,
+// invalid UTF-8) by its Go escape.
+func Escape(s string) string {
+	if !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar }) {
+		return s
+	}
+	var b strings.Builder
+	for i, r := range s {
+		switch {
+		case r == unicode.ReplacementChar && !strings.HasPrefix(s[i:], string(unicode.ReplacementChar)):
+			fmt.Fprintf(&b, `\x%02x`, s[i])
+		case unicode.IsPrint(r):
+			b.WriteRune(r)
+		default:
+			q := fmt.Sprintf("%+q", r)
+			b.WriteString(q[1 : len(q)-1])
+		}
+	}
+	return b.String()
+}
