@@ -1,0 +1,125 @@
+// Package host reads the facts of this machine that a plan needs: who runs
+// corral, which addresses and mounts the machine has, where its name servers
+// and our own guest binaries are. It changes nothing.
+package host
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/corral-sandbox/corral/internal/spec"
+)
+
+// Person is whose agent it is: what it writes belongs to them.
+type Person struct {
+	UID, GID uint32
+	Home     string
+}
+
+// Uids that no agent may run as: root, and those whose traffic a gate trusts.
+func reserved(uid uint32) bool {
+	return uid == 0 || uid == spec.CarrierUID || uid == spec.WorkerUID
+}
+
+// Who says whose agent will run in project: the caller; under root SUDO_UID,
+// else the owner of the project directory.
+func Who(project string) (Person, error) {
+	p := Person{UID: uint32(os.Getuid()), GID: uint32(os.Getgid())}
+	if p.UID == 0 {
+		uid, errU := strconv.ParseUint(os.Getenv("SUDO_UID"), 10, 32)
+		gid, errG := strconv.ParseUint(os.Getenv("SUDO_GID"), 10, 32)
+		if errU == nil && errG == nil {
+			p.UID, p.GID = uint32(uid), uint32(gid)
+		} else {
+			fi, err := os.Stat(project)
+			if err != nil {
+				return Person{}, err
+			}
+			st := fi.Sys().(*syscall.Stat_t)
+			p.UID, p.GID = st.Uid, st.Gid
+		}
+	}
+	if reserved(p.UID) {
+		return Person{}, fmt.Errorf("the agent would run as uid %d, which it never may", p.UID)
+	}
+	p.Home = home(p.UID)
+	return p, nil
+}
+
+func home(uid uint32) string {
+	if int(uid) == os.Getuid() {
+		if h := os.Getenv("HOME"); h != "" {
+			return filepath.Clean(h)
+		}
+	}
+	if u, err := user.LookupId(strconv.FormatUint(uint64(uid), 10)); err == nil {
+		return filepath.Clean(u.HomeDir)
+	}
+	return ""
+}
+
+// Addresses returns every address of this machine's interfaces as host
+// prefixes, loopback left out.
+func Addresses() ([]netip.Prefix, error) {
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, err
+	}
+	var out []netip.Prefix
+	for _, a := range addrs {
+		p, err := netip.ParsePrefix(a.String())
+		if err != nil {
+			return nil, fmt.Errorf("interface address %q: %w", a, err)
+		}
+		if addr := p.Addr().Unmap().WithZone(""); !addr.IsLoopback() {
+			out = append(out, netip.PrefixFrom(addr, addr.BitLen()))
+		}
+	}
+	return out, nil
+}
+
+// HasIPv6 reports whether the kernel runs IPv6 at all.
+func HasIPv6() bool {
+	_, err := os.Stat("/proc/net/if_inet6")
+	return err == nil
+}
+
+// Resolvers returns the IPv4 name servers of this machine that a gate can use:
+// those of /etc/resolv.conf, or systemd-resolved's own list behind its stub.
+func Resolvers() []netip.Addr {
+	for _, file := range []string{"/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"} {
+		f, err := os.Open(file)
+		if err != nil {
+			continue
+		}
+		servers := nameservers(f)
+		f.Close()
+		if len(servers) > 0 {
+			return servers
+		}
+	}
+	return nil
+}
+
+func nameservers(r io.Reader) []netip.Addr {
+	var out []netip.Addr
+	for s := bufio.NewScanner(r); s.Scan(); {
+		f := strings.Fields(s.Text())
+		if len(f) < 2 || f[0] != "nameserver" {
+			continue
+		}
+		if a, err := netip.ParseAddr(f[1]); err == nil && a.Is4() && !a.IsLoopback() && !a.IsUnspecified() {
+			out = append(out, a)
+		}
+	}
+	return out
+}

@@ -1,0 +1,7 @@
+// Package profiles embeds the harness profiles: a folder each.
+package profiles
+
+import "embed"
+
+//go:embed */profile.yaml */Dockerfile.tmpl
+var Files embed.FS
