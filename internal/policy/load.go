@@ -1,18 +1,219 @@
 package policy
 
-import "errors"
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
 
-// Find is the real path of the policy file that governs dir: dir/corral.yaml or the
-// nearest above it. It looks no higher than home and crosses no file system.
-func Find(dir, home string) (string, error) { return "", errors.New("not built yet") }
+	"github.com/corral-sandbox/corral/internal/diag"
+	"github.com/corral-sandbox/corral/internal/exit"
+)
 
-// Load reads the policy at path once, decodes it, and guards its mounts. A
-// mistake of the person is a diag.List.
-func Load(path string, env Env) (*Policy, error) { return nil, errors.New("not built yet") }
+// Find is the real path of the policy that governs dir: the corral.yaml in it
+// or in the nearest directory above. It looks no higher than home and does
+// not leave dir's file system. That the file is fit to be read is for Load to
+// say.
+func Find(dir, home string) (string, error) {
+	dir, err := realPath(dir)
+	if err != nil {
+		return "", err
+	}
+	start := dir
+	top, err := os.Stat(dir)
+	if err != nil {
+		return "", err
+	}
+	homeInfo, _ := os.Stat(home) // a home that is not there is not met on the way
+	for at := top; ; {
+		file := filepath.Join(dir, FileName)
+		if _, err := os.Lstat(file); err == nil {
+			return file, nil
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return "", err
+		}
+		above, err := os.Stat(filepath.Dir(dir))
+		if err != nil {
+			return "", err
+		}
+		if dir == "/" || homeInfo != nil && os.SameFile(at, homeInfo) || device(above) != device(top) {
+			return "", exit.Invalidf("corral init --profile NAME writes one, --policy FILE names one elsewhere",
+				"there is no %s in %s or above it, up to %s", FileName, start, dir)
+		}
+		dir, at = filepath.Dir(dir), above
+	}
+}
 
-// Parse decodes a policy. It sees no file system: Dir is empty, Name is empty
-// if the policy gives none, Path of a mount is as written.
-func Parse(file string, src []byte) (*Policy, error) { return nil, errors.New("not built yet") }
+func realPath(path string) (string, error) {
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return "", err
+	}
+	return filepath.EvalSymlinks(abs)
+}
 
-// ParseDomain is the canonical form of a name as a person wrote it.
-func ParseDomain(s string) (Domain, error) { return "", errors.New("not built yet") }
+func stat(fi fs.FileInfo) *syscall.Stat_t { return fi.Sys().(*syscall.Stat_t) }
+
+func device(fi fs.FileInfo) uint64 { return stat(fi).Dev }
+
+// Load reads the policy at path once, decodes it, and guards its project
+// directory and mounts. Every mistake of the person is in one diag.List.
+func Load(path string, env Env) (*Policy, error) {
+	if !filepath.IsAbs(env.Home) {
+		return nil, fmt.Errorf("the home directory %q is not an absolute path", env.Home)
+	}
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return nil, err
+	}
+	shown := shorten(abs)
+	src, file, err := read(abs, env)
+	if err != nil {
+		return nil, diag.List{{Pos: diag.Pos{File: shown}, Kind: kind, Message: plainly(err), Hint: hintOf(err)}}
+	}
+
+	d := newDecoder(shown, src)
+	p := d.policy(src)
+	p.File, p.Dir = file, filepath.Dir(file)
+	if env.Project != "" {
+		if p.Dir, err = realPath(env.Project); err != nil {
+			return nil, fmt.Errorf("project directory: %w", err)
+		}
+	}
+	if p.Name == "" {
+		p.Name = validName(filepath.Base(p.Dir))
+	}
+	if p.Profile != "" && profileName.MatchString(p.Profile) && !slices.Contains(env.Profiles, p.Profile) {
+		hint := "there is " + strings.Join(env.Profiles, ", ")
+		if s := nearest(p.Profile, env.Profiles); s != "" {
+			hint = fmt.Sprintf("did you mean %q?", s)
+		}
+		d.errorf(d.profileNode, hint, "there is no profile %q", p.Profile)
+	}
+	if err := d.guard(p, env); err != nil {
+		return nil, err
+	}
+	if err := d.errs.Err(); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// shorten is path relative to the working directory if it lies below it.
+func shorten(path string) string {
+	if wd, err := os.Getwd(); err == nil {
+		if rel, err := filepath.Rel(wd, path); err == nil && filepath.IsLocal(rel) {
+			return rel
+		}
+	}
+	return path
+}
+
+// plainly is err without the path that the place already shows.
+func plainly(err error) string {
+	var pe *fs.PathError
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "there is no such file"
+	case errors.As(err, &pe):
+		return pe.Err.Error()
+	}
+	return err.Error()
+}
+
+func hintOf(err error) string {
+	if e, ok := errors.AsType[*exit.Error](err); ok {
+		return e.Hint
+	}
+	return ""
+}
+
+// read returns the bytes of a policy and its real path, if nobody but the user
+// can have written it: a regular file of theirs in a directory of theirs,
+// neither writable by others. Under root, root's own count as well.
+func read(path string, env Env) (src []byte, file string, err error) {
+	dir, err := filepath.EvalSymlinks(filepath.Dir(path))
+	if err != nil {
+		return nil, "", err
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, "", err
+	}
+	defer root.Close()
+	dirInfo, err := root.Stat(".")
+	if err != nil {
+		return nil, "", err
+	}
+	// No FIFO is waited for, no link followed, and what is judged is what is read.
+	f, err := root.OpenFile(filepath.Base(path), os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
+	if err != nil {
+		if fi, e := root.Lstat(filepath.Base(path)); e == nil && !fi.Mode().IsRegular() {
+			return nil, "", fmt.Errorf("%s, not a regular file", describeMode(fi.Mode()))
+		}
+		return nil, "", err
+	}
+	defer f.Close()
+	fi, err := f.Stat()
+	if err != nil {
+		return nil, "", err
+	}
+
+	owners := []uint32{uint32(env.UID)}
+	if os.Geteuid() == 0 {
+		owners = append(owners, 0)
+	}
+	if env.UID == 0 {
+		project, err := os.Stat(cmp.Or(env.Project, dir))
+		if err != nil {
+			return nil, "", err
+		}
+		owners = append(owners, stat(project).Uid)
+	}
+	file = filepath.Join(dir, filepath.Base(path))
+	switch {
+	case !fi.Mode().IsRegular():
+		return nil, "", fmt.Errorf("%s, not a regular file", describeMode(fi.Mode()))
+	case !slices.Contains(owners, stat(fi).Uid):
+		return nil, "", exit.Invalidf("a policy is the user's own: copy it, and read it first",
+			"the file belongs to uid %d, not to uid %d", stat(fi).Uid, env.UID)
+	case writable(fi):
+		return nil, "", exit.Invalidf(fmt.Sprintf("chmod go-w %q", file), "the file is writable by others (mode %04o)", fi.Mode().Perm())
+	case !slices.Contains(append(owners, 0), stat(dirInfo).Uid):
+		return nil, "", exit.Invalidf("", "its directory %s belongs to uid %d, not to uid %d", dir, stat(dirInfo).Uid, env.UID)
+	case writable(dirInfo):
+		return nil, "", exit.Invalidf(fmt.Sprintf("chmod go-w %q", dir), "its directory %s is writable by others (mode %04o)", dir, dirInfo.Mode().Perm())
+	}
+	// One byte more than is accepted, so that too much is seen as such.
+	src, err = io.ReadAll(io.LimitReader(f, maxBytes+1))
+	return src, file, err
+}
+
+// writable reports whether somebody else than the owner can write. A group of
+// the owner's own number is theirs alone, as distributions make them.
+func writable(fi fs.FileInfo) bool {
+	st := stat(fi)
+	return st.Mode&0o002 != 0 || st.Mode&0o020 != 0 && st.Gid != st.Uid
+}
+
+func describeMode(m fs.FileMode) string {
+	switch {
+	case m.IsDir():
+		return "a directory"
+	case m&fs.ModeSymlink != 0:
+		return "a symbolic link"
+	case m&fs.ModeSocket != 0:
+		return "a socket"
+	case m&fs.ModeNamedPipe != 0:
+		return "a FIFO"
+	case m&fs.ModeDevice != 0:
+		return "a device"
+	}
+	return "a special file"
+}

@@ -17,6 +17,9 @@ const FileName = "corral.yaml"
 type Policy struct {
 	File string // real path of the policy file
 	Dir  string // real path of the project directory
+	// Project is Dir as the mount that it is by itself in run mode; no part of
+	// Mounts, and the zero value in daemon mode.
+	Project Mount
 
 	Profile string
 	Name    string
@@ -64,6 +67,7 @@ type Egress struct {
 // Rule opens TCP ports of one name.
 type Rule struct {
 	Domain   Domain
+	Given    string   // the name as written
 	Ports    []uint16 // ascending; empty only with AnyPort
 	AnyPort  bool
 	Liveness bool           // it must answer at bring-up
@@ -82,7 +86,11 @@ type Env struct {
 
 	// Project is the project directory; empty means the policy's own.
 	Project string
+	// Profiles are the names that a policy's profile may have.
+	Profiles []string
 	// ConfigHome and DataHome are the XDG base directories; empty means
 	// ~/.config and ~/.local/share. The directories corral in them are ours.
 	ConfigHome, DataHome string
+	// Own are further directories of corral that no sandbox may see.
+	Own []string
 }

@@ -1,0 +1,414 @@
+package policy
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v4"
+	"go.yaml.in/yaml/v4/plugin/loaderlimits"
+
+	"github.com/corral-sandbox/corral/internal/diag"
+)
+
+const (
+	maxBytes   = 1 << 20 // a policy is read by people
+	maxDepth   = 16      // the schema needs 5
+	maxEntries = 1000    // of one list: each is compared with every other
+
+	kind = "policy error"
+)
+
+// decoder turns YAML nodes into values and collects every mistake.
+type decoder struct {
+	file  string
+	lines []string
+	errs  diag.List
+
+	// Where values stand that are judged after decoding.
+	profileNode *yaml.Node
+	mountKeys   []string // of each mount, like mounts.rw[0]
+}
+
+// key is one word of a mapping. Without a reader it is not in this version.
+type key struct {
+	name string
+	read func(n *yaml.Node)
+}
+
+func newDecoder(file string, src []byte) *decoder {
+	lines := strings.Split(string(src), "\n")
+	for i, l := range lines {
+		lines[i] = strings.TrimSuffix(l, "\r")
+	}
+	return &decoder{file: file, lines: lines}
+}
+
+func (d *decoder) pos(n *yaml.Node) diag.Pos {
+	return diag.Pos{File: d.file, Line: n.Line, Col: n.Column}
+}
+
+func (d *decoder) errorf(n *yaml.Node, hint, format string, args ...any) {
+	d.report(d.pos(n), hint, fmt.Sprintf(format, args...))
+}
+
+func (d *decoder) report(at diag.Pos, hint, message string) {
+	e := diag.Diagnostic{Pos: at, Kind: kind, Message: message, Hint: hint}
+	if at.Line > 0 && at.Line <= len(d.lines) {
+		e.Source = d.lines[at.Line-1]
+	}
+	d.errs = append(d.errs, e)
+}
+
+// document is the root node of src, nil if there is none to decode. Mistakes
+// of the text and of YAML itself end here, since nothing after them can be
+// placed.
+func (d *decoder) document(src []byte) *yaml.Node {
+	if len(src) > maxBytes {
+		d.report(diag.Pos{File: d.file}, "", fmt.Sprintf("the file has %d bytes, a policy has at most %d", len(src), maxBytes))
+		return nil
+	}
+	if !d.legible(src) {
+		return nil
+	}
+	loader, err := yaml.NewLoader(bytes.NewReader(src), yaml.WithPlugin(loaderlimits.New(loaderlimits.DepthValue(maxDepth))))
+	if err != nil {
+		panic(err) // the options are ours
+	}
+	var doc, next yaml.Node
+	switch err := loader.Load(&doc); {
+	case errors.Is(err, io.EOF):
+		d.report(diag.Pos{File: d.file, Line: 1, Col: 1}, "corral init writes a commented one", "the policy is empty")
+		return nil
+	case err != nil:
+		d.syntax(err)
+		return nil
+	}
+	switch err := loader.Load(&next); {
+	case errors.Is(err, io.EOF):
+	case err != nil:
+		d.syntax(err)
+		return nil
+	default:
+		d.errorf(&next, "", "a second document: a policy is one")
+	}
+	root := doc.Content[0]
+	d.plain(root)
+	return root
+}
+
+// legible refuses what a reader would not see as it is decoded: bytes that are
+// not UTF-8, control and direction characters, and line ends that editors and
+// YAML count differently.
+func (d *decoder) legible(src []byte) bool {
+	line, col := 1, 0
+	for i, size := 0, 0; i < len(src); i += size {
+		var r rune
+		r, size = utf8.DecodeRune(src[i:])
+		col++
+		var message string
+		switch {
+		case r == utf8.RuneError && size == 1:
+			message = fmt.Sprintf("byte 0x%02x: the file is not UTF-8 text", src[i])
+		case r == '\n':
+			line, col = line+1, 0
+		case r == '\t', r == '\r' && bytes.HasPrefix(src[i+1:], []byte("\n")):
+		case unicode.IsControl(r), r == '\u2028', r == '\u2029', r == '\ufeff', unicode.Is(unicode.Bidi_Control, r):
+			message = fmt.Sprintf("character U+%04X does not belong in a policy", r)
+		}
+		if message != "" {
+			d.report(diag.Pos{File: d.file, Line: line, Col: col}, "", message)
+			return false
+		}
+	}
+	return true
+}
+
+// syntax places what the YAML library says.
+func (d *decoder) syntax(err error) {
+	var e *yaml.LoadError
+	if !errors.As(err, &e) {
+		d.report(diag.Pos{File: d.file}, "", "not YAML: "+err.Error())
+		return
+	}
+	at := diag.Pos{File: d.file, Line: e.Mark.Line, Col: e.Mark.Column}
+	message, hint := e.Message, ""
+	if e.ContextMsg != "" {
+		message += " " + e.ContextMsg
+		if e.ContextMark.Line != e.Mark.Line {
+			message += fmt.Sprintf(" that starts in line %d", e.ContextMark.Line)
+		}
+	}
+	var rest string // of the line, from the place on
+	if at.Line > 0 && at.Line <= len(d.lines) {
+		if line := []rune(d.lines[at.Line-1]); at.Col > 0 && at.Col <= len(line) {
+			rest = string(line[at.Col-1:])
+		}
+		before := strings.TrimSuffix(d.lines[at.Line-1], rest)
+		if tab := strings.IndexByte(d.lines[at.Line-1], '\t'); tab >= 0 && strings.TrimSpace(d.lines[at.Line-1][:tab]) == "" && strings.TrimSpace(before) == "" {
+			at.Col = tab + 1
+			d.report(at, "indent with spaces", "a tab indents this line: YAML knows spaces only")
+			return
+		}
+	}
+	switch {
+	case strings.HasPrefix(e.Message, "mapping values"):
+		hint = `a value that holds ": " is written in quotes; a key is indented like its neighbours`
+	case rest != "" && strings.ContainsRune("@`%", rune(rest[0])):
+		hint = fmt.Sprintf("a value that starts with %c is written in quotes", rest[0])
+	}
+	d.report(at, hint, "not YAML: "+message)
+}
+
+// plain refuses what makes a YAML text mean something else than it shows:
+// anchors, aliases, merge keys and tags, anywhere.
+func (d *decoder) plain(n *yaml.Node) {
+	if n.Anchor != "" {
+		d.errorf(n, "write the value out", "anchor &%s: a policy has no anchors", n.Anchor)
+	}
+	if n.Style&yaml.TaggedStyle != 0 {
+		d.errorf(n, "remove it; a string is written in quotes", "tag %s: a policy has no tags", n.Tag)
+	}
+	if n.Kind == yaml.AliasNode {
+		d.errorf(n, "write the value out", "alias *%s: a policy has no aliases", n.Value)
+		return
+	}
+	for i, c := range n.Content {
+		if n.Kind == yaml.MappingNode && i%2 == 0 && c.Tag == "!!merge" {
+			d.errorf(c, "write the entries out", "<<: a policy has no merge keys")
+		}
+		d.plain(c)
+	}
+}
+
+// is reports whether n is of that kind, and complains if not. What plain has
+// refused is not complained about again.
+func (d *decoder) is(n *yaml.Node, path, want string, kind yaml.Kind) bool {
+	switch {
+	case n.Kind == yaml.AliasNode || n.Style&yaml.TaggedStyle != 0:
+		return false
+	case n.Kind == kind && !null(n):
+		return true
+	case null(n) && n.Value == "":
+		d.errorf(n, "give it one or remove the key", "%s has no value: it must be %s", path, want)
+	default:
+		d.errorf(n, "", "%s must be %s, this is %s", path, want, describe(n))
+	}
+	return false
+}
+
+func null(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.Tag == "!!null" }
+
+func describe(n *yaml.Node) string {
+	switch {
+	case n.Kind == yaml.MappingNode:
+		return "a mapping"
+	case n.Kind == yaml.SequenceNode:
+		return "a list"
+	case n.Style&(yaml.DoubleQuotedStyle|yaml.SingleQuotedStyle|yaml.LiteralStyle|yaml.FoldedStyle) != 0:
+		return "a string"
+	case n.Tag == "!!null":
+		return "null"
+	case n.Tag == "!!bool":
+		return "a boolean"
+	case n.Tag == "!!int", n.Tag == "!!float":
+		return "a number"
+	case n.Tag == "!!timestamp":
+		return "a date"
+	}
+	return "a string"
+}
+
+// mapping reads the keys of n, each at most once, and returns those it met.
+func (d *decoder) mapping(n *yaml.Node, path string, keys ...key) (met map[string]bool) {
+	met = map[string]bool{}
+	if !d.is(n, path, "a mapping", yaml.MappingNode) {
+		return met
+	}
+	first := map[string]*yaml.Node{}
+	for i := 0; i < len(n.Content); i += 2 {
+		k, v := n.Content[i], n.Content[i+1]
+		if k.Tag == "!!merge" || k.Kind == yaml.AliasNode {
+			continue
+		}
+		if k.Kind != yaml.ScalarNode {
+			d.errorf(k, "", "a key must be a word, this is %s", describe(k))
+			continue
+		}
+		if f := first[k.Value]; f != nil {
+			d.errorf(k, "keep one of the two", "duplicate key %q: it is first in line %d", k.Value, f.Line)
+			continue
+		}
+		first[k.Value] = k
+		at := slices.IndexFunc(keys, func(c key) bool { return c.name == k.Value })
+		switch {
+		case at < 0:
+			d.unknown(k, path, keys)
+		case keys[at].read == nil:
+			d.errorf(k, "remove it", "%s is not in this version", join(path, k.Value))
+		default:
+			met[k.Value] = true
+			keys[at].read(v)
+		}
+	}
+	return met
+}
+
+func (d *decoder) unknown(k *yaml.Node, path string, keys []key) {
+	where, hint := "", ""
+	if path != "" {
+		where = " in " + path
+	}
+	names := make([]string, len(keys))
+	for i, c := range keys {
+		names[i] = c.name
+	}
+	if s := nearest(k.Value, names); s != "" {
+		hint = fmt.Sprintf("did you mean %q?", s)
+	} else {
+		hint = "there is " + strings.Join(names, ", ")
+	}
+	d.errorf(k, hint, "unknown key %q%s", k.Value, where)
+}
+
+func join(path, key string) string {
+	if path == "" {
+		return key
+	}
+	return path + "." + key
+}
+
+// list reads every entry of n with the entry's own path.
+func (d *decoder) list(n *yaml.Node, path string, read func(n *yaml.Node, path string)) {
+	if !d.is(n, path, "a list", yaml.SequenceNode) {
+		return
+	}
+	for i, c := range n.Content {
+		if i == maxEntries {
+			d.errorf(c, "", "%s has %d entries, at most %d are read", path, len(n.Content), maxEntries)
+			return
+		}
+		read(c, fmt.Sprintf("%s[%d]", path, i))
+	}
+}
+
+// bare are the strings that other readers of YAML take for a boolean.
+var bare = []string{"yes", "no", "on", "off"}
+
+// text is a string that every reader of YAML takes for one.
+func (d *decoder) text(n *yaml.Node, path string) (string, bool) {
+	if n.Kind == yaml.ScalarNode && n.Style == 0 && n.Value != "" && describe(n) != "a string" {
+		d.errorf(n, quoted(n, path), "%s must be a string: bare %s is %s", path, n.Value, describe(n))
+		return "", false
+	}
+	if !d.is(n, path, "a string", yaml.ScalarNode) {
+		return "", false
+	}
+	if n.Style == 0 && slices.Contains(bare, strings.ToLower(n.Value)) {
+		d.errorf(n, quoted(n, path), "%s must be a string: bare %s is a boolean to some readers of YAML", path, n.Value)
+		return "", false
+	}
+	return n.Value, true
+}
+
+// quoted shows how the bare word is written as a string.
+func quoted(n *yaml.Node, path string) string {
+	if strings.HasSuffix(path, "]") {
+		return fmt.Sprintf("write %q", n.Value)
+	}
+	return fmt.Sprintf("write %s: %q", path[strings.LastIndexByte(path, '.')+1:], n.Value)
+}
+
+// oneOf is the index of the word in words, -1 after a complaint.
+func (d *decoder) oneOf(n *yaml.Node, path string, words ...string) int {
+	s, ok := d.text(n, path)
+	if !ok {
+		return -1
+	}
+	i := slices.Index(words, s)
+	if i < 0 {
+		hint := ""
+		if w := nearest(s, words); w != "" {
+			hint = fmt.Sprintf("did you mean %q?", w)
+		}
+		d.errorf(n, hint, "%s must be %s, not %q", path, strings.Join(words, " or "), s)
+	}
+	return i
+}
+
+// boolean is true or false, spelled so.
+func (d *decoder) boolean(n *yaml.Node, path string) (value, ok bool) {
+	if n.Kind == yaml.ScalarNode && n.Style == 0 && (n.Value == "true" || n.Value == "false") {
+		return n.Value == "true", true
+	}
+	if !d.is(n, path, "true or false", yaml.ScalarNode) {
+		return false, false
+	}
+	hint := ""
+	switch strings.ToLower(n.Value) {
+	case "y", "yes", "on", "true":
+		hint = "write true"
+	case "n", "no", "off", "false":
+		hint = "write false"
+	}
+	d.errorf(n, hint, "%s must be true or false, this is %s", path, shown(n))
+	return false, false
+}
+
+// shown is a scalar as its author wrote it, quotes included.
+func shown(n *yaml.Node) string {
+	if n.Style == 0 {
+		return n.Value
+	}
+	return fmt.Sprintf("%q", n.Value)
+}
+
+// nearest is the one word that a mistyped one most likely meant, empty if none
+// or several are as near.
+func nearest(s string, words []string) string {
+	same := strings.NewReplacer("-", "_", "0", "o").Replace(strings.ToLower(s))
+	best, found := max(1, len(s)/3)+1, ""
+	if len(s) > 64 {
+		return ""
+	}
+	for _, w := range words {
+		switch n := distance(same, strings.ToLower(w)); {
+		case n >= len(w):
+		case n < best:
+			best, found = n, w
+		case n == best:
+			found = ""
+		}
+	}
+	return found
+}
+
+// distance counts the insertions, deletions, replacements and swaps of
+// neighbours between a and b.
+func distance(a, b string) int {
+	var prev, row []int
+	next := make([]int, len(b)+1)
+	for j := range next {
+		next[j] = j
+	}
+	for i := range len(a) {
+		prev, row, next = row, next, make([]int, len(b)+1)
+		next[0] = i + 1
+		for j := range len(b) {
+			cost := 1
+			if a[i] == b[j] {
+				cost = 0
+			}
+			next[j+1] = min(row[j]+cost, row[j+1]+1, next[j]+1)
+			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
+				next[j+1] = min(next[j+1], prev[j-1]+1)
+			}
+		}
+	}
+	return next[len(b)]
+}
