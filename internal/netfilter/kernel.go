@@ -18,7 +18,8 @@ import (
 type Kernel struct {
 	backend string
 	ipv6    bool
-	suffix  string // of the programs that reach the backend: "" or "-legacy"
+	suffix  string // of the programs that reach the backend
+	other   string // of those that reach the other one, "" if this kernel has none
 }
 
 // The two kinds of rules a kernel can hold. They are separate: the programs of
@@ -37,11 +38,16 @@ func Open(ctx context.Context) (*Kernel, error) {
 		k.ipv6 = false
 	}
 	var failures []error
-	for _, suffix := range []string{"", "-legacy"} {
+	for _, suffix := range []string{"", "-nft", "-legacy"} {
 		k.suffix = suffix
 		if err := k.probe(ctx); err != nil {
 			failures = append(failures, err)
 			continue
+		}
+		if k.backend == nfTables {
+			k.other = "-legacy"
+		} else if _, err := list(ctx, "iptables-nft"); err == nil {
+			k.other = "-nft"
 		}
 		return k, nil
 	}
@@ -50,10 +56,11 @@ func Open(ctx context.Context) (*Kernel, error) {
 
 func (k *Kernel) probe(ctx context.Context) error {
 	for _, f := range k.families() {
-		if _, err := exec.LookPath(k.program(f, "-restore")); err != nil {
+		program := program(f, k.suffix)
+		if _, err := exec.LookPath(program + "-restore"); err != nil {
 			return err
 		}
-		version, err := command.Run(ctx, nil, k.program(f, ""), "--version")
+		version, err := command.Run(ctx, nil, program, "--version")
 		if err != nil {
 			return err
 		}
@@ -62,10 +69,10 @@ func (k *Kernel) probe(ctx context.Context) error {
 			backend = nfTables
 		}
 		if f != IPv4 && backend != k.backend {
-			return fmt.Errorf("%s is %s, %s is %s", k.program(IPv4, ""), k.backend, k.program(f, ""), backend)
+			return fmt.Errorf("%s is for %s, but for IPv4 it is %s", program, backend, k.backend)
 		}
 		k.backend = backend
-		if _, err := k.list(ctx, f); err != nil {
+		if _, err := list(ctx, program); err != nil {
 			return err
 		}
 	}
@@ -79,11 +86,11 @@ func (k *Kernel) families() []Family {
 	return []Family{IPv4}
 }
 
-func (k *Kernel) program(f Family, verb string) string {
+func program(f Family, suffix string) string {
 	if f == IPv6 {
-		return "ip6tables" + k.suffix + verb
+		return "ip6tables" + suffix
 	}
-	return "iptables" + k.suffix + verb
+	return "iptables" + suffix
 }
 
 // Backend is "nf_tables" or "legacy".
@@ -120,13 +127,12 @@ func (k *Kernel) Apply(ctx context.Context, rulesets ...Ruleset) error {
 }
 
 func (k *Kernel) restore(ctx context.Context, f Family, input string) error {
-	_, err := command.Run(ctx, strings.NewReader(input), k.program(f, "-restore"), "--noflush", "--wait")
+	_, err := command.Run(ctx, strings.NewReader(input), program(f, k.suffix)+"-restore", "--noflush", "--wait")
 	return err
 }
 
-func (k *Kernel) list(ctx context.Context, f Family, more ...string) (string, error) {
-	args := append([]string{k.program(f, ""), "--wait", "-S"}, more...)
-	out, err := command.Run(ctx, nil, args...)
+func list(ctx context.Context, program string, more ...string) (string, error) {
+	out, err := command.Run(ctx, nil, append([]string{program, "--wait", "-S"}, more...)...)
 	return string(out), err
 }
 
@@ -136,7 +142,7 @@ func (k *Kernel) Read(ctx context.Context, f Family) (Ruleset, error) {
 	if err := k.otherIsEmpty(ctx, f); err != nil {
 		return Ruleset{}, err
 	}
-	out, err := k.list(ctx, f)
+	out, err := list(ctx, program(f, k.suffix))
 	if err != nil {
 		return Ruleset{}, err
 	}
@@ -144,6 +150,35 @@ func (k *Kernel) Read(ctx context.Context, f Family) (Ruleset, error) {
 }
 
 func (k *Kernel) otherIsEmpty(ctx context.Context, f Family) error {
+	switch k.other {
+	case "":
+		return nil
+	case "-legacy":
+		// Asking the legacy programs would make the table that they look for.
+		names, err := os.ReadFile("/proc/thread-self/net/" + map[Family]string{IPv4: "ip_tables_names", IPv6: "ip6_tables_names"}[f])
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if !slices.Contains(strings.Fields(string(names)), "filter") {
+			return nil
+		}
+	}
+	out, err := list(ctx, program(f, k.other))
+	if err != nil {
+		return err
+	}
+	r, err := Parse(f, out)
+	if err != nil {
+		return err
+	}
+	for _, c := range r.Chains {
+		if c.Policy != "ACCEPT" || len(c.Rules) > 0 {
+			return fmt.Errorf("%s has rules beside those of %s: chain %s", program(f, k.other), k.backend, c.Name)
+		}
+	}
 	return nil
 }
 
@@ -151,7 +186,7 @@ func (k *Kernel) otherIsEmpty(ctx context.Context, f Family) error {
 func (k *Kernel) Counters(ctx context.Context) ([]Counter, error) {
 	var all []Counter
 	for _, f := range k.families() {
-		out, err := k.list(ctx, f, "-v")
+		out, err := list(ctx, program(f, k.suffix), "-v")
 		if err != nil {
 			return nil, err
 		}

@@ -140,17 +140,26 @@ func split(line string) ([]string, error) {
 	return words, nil
 }
 
+// join puts words together as iptables prints them: options, addresses, lists
+// and ranges bare, free text quoted.
 func join(words []string) string {
 	quoted := make([]string, len(words))
 	for i, w := range words {
-		// A word that is an option, an address, a list or a range is printed
-		// bare; only free text is quoted.
-		if i > 0 && (words[i-1] == "--nflog-prefix" || words[i-1] == "--comment" || words[i-1] == "--log-prefix" || strings.ContainsAny(w, " \"\\'")) || w == "" {
+		text := i > 0 && (words[i-1] == "--nflog-prefix" || words[i-1] == "--comment")
+		if text || w == "" || strings.ContainsAny(w, " \"\\'") {
 			w = quote(w)
 		}
 		quoted[i] = w
 	}
 	return strings.Join(quoted, " ")
+}
+
+func canonical(s string) string {
+	words, err := split(s)
+	if err != nil {
+		return s
+	}
+	return join(words)
 }
 
 // quote writes free text as iptables prints it.

@@ -35,8 +35,8 @@ func (f Family) String() string {
 // Rule is one rule. Match and Target are in the words that `iptables -S` of
 // iptables 1.8.9 prints, so that they read back equal: addresses with their
 // prefix length, --syn spelt out as --tcp-flags FIN,SYN,RST,ACK SYN, icmp types
-// as numbers, NFLOG's options in the order prefix, group, size. Target starts
-// with the word after -j; a rule that has none only counts.
+// as numbers, NFLOG's options in the order prefix, group, size (quoting is evened
+// out). Target starts with the word after -j; a rule that has none only counts.
 //
 // ID and Reason travel as the rule's comment, `ID: Reason`. Encode insists on
 // both; a rule read back that somebody else wrote may have neither.
@@ -106,7 +106,7 @@ func (r Ruleset) Encode() string {
 	r = r.withBuiltins()
 	var b strings.Builder
 	b.WriteString("*filter\n")
-	for _, c := range r.Chains {
+	for i, c := range r.Chains {
 		policy := "-"
 		if slices.Contains(builtin, c.Name) {
 			policy = "DROP"
@@ -116,6 +116,9 @@ func (r Ruleset) Encode() string {
 		}
 		if c.Name == "" || len(c.Name) > maxChainName || strings.ContainsAny(c.Name, " \t\n\"") {
 			panic(fmt.Sprintf("netfilter: chain name %q", c.Name))
+		}
+		if i > 0 && c.Name == r.Chains[i-1].Name {
+			panic(fmt.Sprintf("netfilter: chain %s is there twice", c.Name))
 		}
 		fmt.Fprintf(&b, ":%s %s [0:0]\n", c.Name, policy)
 	}
@@ -135,7 +138,10 @@ func (r Ruleset) Encode() string {
 }
 
 func (r Rule) check(chain string) {
+	_, err := split(r.Match + " " + r.Target)
 	switch comment := r.comment(); {
+	case err != nil:
+		panic(fmt.Sprintf("netfilter: rule %s: %v", r.ID, err))
 	case r.ID == "" || r.Reason == "":
 		panic(fmt.Sprintf("netfilter: a rule of %s without ID or reason: %s", chain, r))
 	case strings.ContainsAny(r.ID, " :"):
@@ -158,13 +164,13 @@ func (r Rule) comment() string {
 func (r Rule) String() string {
 	var parts []string
 	if r.Match != "" {
-		parts = append(parts, r.Match)
+		parts = append(parts, canonical(r.Match))
 	}
 	if c := r.comment(); c != "" {
 		parts = append(parts, "-m comment --comment "+quote(c))
 	}
 	if r.Target != "" {
-		parts = append(parts, "-j "+r.Target)
+		parts = append(parts, "-j "+canonical(r.Target))
 	}
 	return strings.Join(parts, " ")
 }

@@ -104,11 +104,11 @@ func (k *Kernel) ApplySets(ctx context.Context, sets ...Set) error {
 func (s Set) apply() error {
 	entries := s.sorted()
 	options := netlink.IpsetCreateOptions{
-		Replace:     true,
 		Family:      unix.AF_INET,
 		MaxElements: uint32(max(defaultMaxElements, len(entries))),
 	}
-	if err := create(s.Name, s.kind(), options); err != nil {
+	// One that is there may differ in size; if it differs in type, swap refuses.
+	if err := create(s.Name, s.kind(), options); err != nil && !errors.Is(err, unix.EEXIST) {
 		return err
 	}
 	next := s.Name + newSuffix

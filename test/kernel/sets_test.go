@@ -1,0 +1,122 @@
+package kernel
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/corral-sandbox/corral/internal/netfilter"
+)
+
+// A set of pairs matches address, port and protocol, a set of addresses any
+// port; and a new content takes the old one's place under the rules.
+func TestSets(t *testing.T) {
+	inside, _ := newPair(t)
+	k := inside.open(t)
+	inside.applySets(t, k, pins, anyPort)
+	inside.apply(t, k, fence(netfilter.IPv4, pinned...))
+	inside.refused(t, neighbourV4, port)
+
+	// The same address twice, as a resolver may answer (R001).
+	twice := netfilter.Set{Name: pins.Name, Entries: []netfilter.Entry{entry(neighbourV4, port), entry("44.10.0.10", 22), entry(neighbourV4, port)}}
+	for range 2 {
+		inside.applySets(t, k, twice)
+		inside.reaches(t, neighbourV4, port)
+		inside.refused(t, neighbourV4, otherPort)
+		want := []netfilter.Set{{Name: pins.Name, Entries: []netfilter.Entry{entry("44.10.0.10", 22), entry(neighbourV4, port)}}, anyPort}
+		got := inside.readSets(t, k, pins.Name, anyPort.Name)
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("read back %v, want %v", got, want)
+		}
+		if a, b := netfilter.Digest(nil, []netfilter.Set{twice, anyPort}), netfilter.Digest(nil, got); a != b {
+			t.Errorf("digest %s applied, %s read back", a, b)
+		}
+	}
+
+	inside.applySets(t, k, netfilter.Set{Name: pins.Name, Entries: []netfilter.Entry{entry(neighbourV4, otherPort)}})
+	inside.refused(t, neighbourV4, port)
+	inside.reaches(t, neighbourV4, otherPort)
+
+	inside.applySets(t, k, pins, netfilter.Set{Name: anyPort.Name, AnyPort: true, Entries: []netfilter.Entry{entry(neighbourV4, 0)}})
+	inside.reaches(t, neighbourV4, port)
+	inside.reaches(t, neighbourV4, otherPort)
+
+	inside.applySets(t, k, pins, anyPort)
+	inside.refused(t, neighbourV4, port)
+}
+
+func TestSetsGrow(t *testing.T) {
+	n := newNamespace(t)
+	k := n.open(t)
+	n.applySets(t, k, pins)
+	big := netfilter.Set{Name: pins.Name}
+	for i := range 70000 {
+		var b [4]byte
+		binary.BigEndian.PutUint32(b[:], 44<<24|uint32(i))
+		big.Entries = append(big.Entries, netfilter.Entry{Addr: netip.AddrFrom4(b), Port: 443})
+	}
+	n.applySets(t, k, big)
+	if d := netfilter.DiffSets([]netfilter.Set{big}, n.readSets(t, k, pins.Name)); len(d) > 0 {
+		t.Errorf("%d differences, the first: %s", len(d), d[0])
+	}
+	n.applySets(t, k, pins)
+	if d := netfilter.DiffSets([]netfilter.Set{pins}, n.readSets(t, k, pins.Name)); len(d) > 0 {
+		t.Errorf("%d differences, the first: %s", len(d), d[0])
+	}
+}
+
+// What a run that was killed half-way left behind is in nobody's way.
+func TestSetsAfterACrash(t *testing.T) {
+	n := newNamespace(t)
+	k := n.open(t)
+	n.do(func() {
+		check(t, netlink.IpsetCreate(pins.Name+"-new", "hash:ip", netlink.IpsetCreateOptions{}))
+	})
+	n.applySets(t, k, pins)
+	n.do(func() {
+		list, err := netlink.IpsetListAll()
+		if err != nil || len(list) != 1 || list[0].SetName != pins.Name {
+			t.Errorf("sets: %v %v", list, err)
+		}
+	})
+}
+
+func TestSetTamperingShows(t *testing.T) {
+	n := newNamespace(t)
+	k := n.open(t)
+	want := netfilter.Set{Name: pins.Name, Entries: []netfilter.Entry{entry("44.10.0.10", 443)}}
+	n.applySets(t, k, want, anyPort)
+	add := func(addr string, port uint16, proto uint8) {
+		n.do(func() {
+			e := netlink.IPSetEntry{IP: netip.MustParseAddr(addr).AsSlice(), Port: &port, Protocol: &proto}
+			check(t, netlink.IpsetAdd(pins.Name, &e))
+		})
+	}
+	add("44.10.9.9", 443, unix.IPPROTO_TCP)
+	d := netfilter.DiffSets([]netfilter.Set{want}, n.readSets(t, k, pins.Name))
+	if strings.Join(d, "\n") != "set corral-pins: foreign entry: 44.10.9.9:443" {
+		t.Errorf("an entry was added: %q", d)
+	}
+	n.applySets(t, k, netfilter.Set{Name: pins.Name})
+	d = netfilter.DiffSets([]netfilter.Set{want}, n.readSets(t, k, pins.Name))
+	if strings.Join(d, "\n") != "set corral-pins: missing entry: 44.10.0.10:443" {
+		t.Errorf("an entry was taken: %q", d)
+	}
+	add("44.10.0.10", 443, unix.IPPROTO_UDP)
+	n.do(func() {
+		if _, err := k.ReadSets(t.Context(), pins.Name); err == nil || !strings.Contains(err.Error(), "foreign entry 44.10.0.10:443") {
+			t.Errorf("an entry for UDP was added: %v", err)
+		}
+		if _, err := k.ReadSets(t.Context(), "nowhere"); err == nil {
+			t.Error("a set that is not there was read")
+		}
+		if err := k.ApplySets(t.Context(), netfilter.Set{Name: pins.Name, AnyPort: true}); err == nil {
+			t.Error("a set changed its type")
+		}
+	})
+}
