@@ -1,0 +1,214 @@
+package verify
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/corral-sandbox/corral/internal/spec"
+)
+
+// noCapabilities: all five sets are empty in this process, in PID 1 and in
+// every visible process of the same user.
+func noCapabilities(_ context.Context, _ spec.Check, e *env) finding {
+	self, first, err := e.selfAndFirst()
+	if err != nil {
+		return untold("%v", err)
+	}
+	all, err := e.processes()
+	if err != nil {
+		return untold("%v", err)
+	}
+	for _, p := range append([]process{self, first}, all...) {
+		if p.uids[1] != self.uids[1] && p.pid != first.pid {
+			continue
+		}
+		for i, set := range p.caps {
+			if set != 0 {
+				return failed("%v has %s %x", p, capSets[i], set)
+			}
+		}
+	}
+	return ok()
+}
+
+// noNewPrivs: set in this process and in PID 1.
+func noNewPrivs(_ context.Context, _ spec.Check, e *env) finding {
+	return everyOne(e, func(s status) string {
+		if s.noNewPrivs != 1 {
+			return "may gain privileges"
+		}
+		return ""
+	})
+}
+
+// seccompOn: this process and PID 1 run under a filter.
+func seccompOn(_ context.Context, _ spec.Check, e *env) finding {
+	return everyOne(e, func(s status) string {
+		if s.seccomp != 2 {
+			return fmt.Sprintf("runs without a filter (Seccomp: %d)", s.seccomp)
+		}
+		return ""
+	})
+}
+
+func everyOne(e *env, complaint func(status) string) finding {
+	self, first, err := e.selfAndFirst()
+	if err != nil {
+		return untold("%v", err)
+	}
+	for _, p := range []process{self, first} {
+		if s := complaint(p.status); s != "" {
+			return failed("%v %s", p, s)
+		}
+	}
+	return ok()
+}
+
+// iptablesRefused: the kernel lets this user neither ask nor change the packet
+// filter, by either of its two interfaces. Only questions are asked.
+func iptablesRefused(context.Context, spec.Check, *env) finding {
+	if err := askNetfilter(); err == nil {
+		return failed("nf_tables answers")
+	} else if !refused(err) {
+		return untold("nf_tables: %v", err)
+	}
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return untold("udp socket: %v", err)
+	}
+	defer unix.Close(fd)
+	const iptSoGetInfo = 64 // IPT_SO_GET_INFO, linux/netfilter_ipv4/ip_tables.h
+	var info [84]byte       // struct ipt_getinfo
+	copy(info[:], "filter")
+	size := uint32(len(info))
+	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_IP, iptSoGetInfo, uintptr(unsafe.Pointer(&info)), uintptr(unsafe.Pointer(&size)), 0)
+	switch {
+	case errno == 0:
+		return failed("ip_tables answers")
+	case !refused(errno) && errno != unix.ENOPROTOOPT:
+		return untold("ip_tables: %v", errno)
+	}
+	return ok()
+}
+
+// askNetfilter asks nf_tables for its generation number, which needs
+// CAP_NET_ADMIN like everything else there. nil means that it answered.
+func askNetfilter() error {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 1}); err != nil {
+		return err
+	}
+	const size = unix.SizeofNlMsghdr + 4 // struct nfgenmsg: family, version, id
+	var msg [size]byte
+	*(*unix.NlMsghdr)(unsafe.Pointer(&msg)) = unix.NlMsghdr{
+		Len:   size,
+		Type:  unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN,
+		Flags: unix.NLM_F_REQUEST | unix.NLM_F_ACK,
+		Seq:   1,
+	}
+	if err := unix.Sendto(fd, msg[:], 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return err
+	}
+	var reply [4096]byte
+	n, _, err := unix.Recvfrom(fd, reply[:], 0)
+	if err != nil {
+		return err
+	}
+	if n < unix.SizeofNlMsghdr+4 {
+		return errors.New("a short answer")
+	}
+	if h := (*unix.NlMsghdr)(unsafe.Pointer(&reply)); h.Type != unix.NLMSG_ERROR {
+		return nil
+	}
+	if errno := *(*int32)(unsafe.Pointer(&reply[unix.SizeofNlMsghdr])); errno != 0 {
+		return unix.Errno(-errno)
+	}
+	return nil
+}
+
+// rawSocketsRefused: no socket that writes its own headers.
+func rawSocketsRefused(context.Context, spec.Check, *env) finding {
+	return noSocket([]socketKind{
+		{"raw ICMP", unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_ICMP},
+		{"raw IP", unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_RAW},
+		{"raw TCP", unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_TCP},
+		{"raw IPv6", unix.AF_INET6, unix.SOCK_RAW, unix.IPPROTO_RAW},
+		{"packet", unix.AF_PACKET, unix.SOCK_RAW, 0},
+		{"packet", unix.AF_PACKET, unix.SOCK_DGRAM, 0},
+	})
+}
+
+// vsockRefused: no socket to the hypervisor or to sibling machines.
+func vsockRefused(context.Context, spec.Check, *env) finding {
+	return noSocket([]socketKind{
+		{"vsock", unix.AF_VSOCK, unix.SOCK_STREAM, 0},
+		{"vsock datagram", unix.AF_VSOCK, unix.SOCK_DGRAM, 0},
+	})
+}
+
+type socketKind struct {
+	name               string
+	family, typ, proto int
+}
+
+// noSocket: the kernel refuses to make any of these. Every error but a lack of
+// resources is such a refusal.
+func noSocket(all []socketKind) finding {
+	for _, k := range all {
+		fd, err := unix.Socket(k.family, k.typ|unix.SOCK_CLOEXEC, k.proto)
+		if err == nil {
+			unix.Close(fd)
+			return failed("a %s socket can be made", k.name)
+		}
+		if !refused(err) && !errors.Is(err, unix.EAFNOSUPPORT) && !errors.Is(err, unix.EPROTONOSUPPORT) && !errors.Is(err, unix.ESOCKTNOSUPPORT) {
+			return untold("%s socket: %v", k.name, err)
+		}
+	}
+	return ok()
+}
+
+// refused says whether an error is a lack of rights.
+func refused(err error) bool { return errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) }
+
+// pidsLimited: the control group that this process is in has a limit.
+func pidsLimited(_ context.Context, _ spec.Check, e *env) finding {
+	b, err := os.ReadFile(e.path("/proc/self/cgroup"))
+	if err != nil {
+		return untold("%v", err)
+	}
+	// Inside, the container's own group is mounted in place of the whole tree,
+	// except where the engine shares the host's view.
+	var files []string
+	if p, found := cgroupPath(b, "pids"); found {
+		files = append(files, "/sys/fs/cgroup/pids"+p+"/pids.max", "/sys/fs/cgroup/pids/pids.max")
+	}
+	if p, found := cgroupPath(b, ""); found {
+		files = append(files, "/sys/fs/cgroup"+p+"/pids.max", "/sys/fs/cgroup/pids.max")
+	}
+	for _, f := range files {
+		b, err := os.ReadFile(e.path(f))
+		if err != nil {
+			continue
+		}
+		limit := strings.TrimSpace(string(b))
+		if limit == "max" {
+			return failed("no limit")
+		}
+		if n, err := strconv.ParseUint(limit, 10, 64); err != nil || n == 0 {
+			return untold("%s says %q", f, limit)
+		}
+		return ok()
+	}
+	return untold("no pids.max is visible here")
+}

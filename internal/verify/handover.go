@@ -1,0 +1,110 @@
+package verify
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/corral-sandbox/corral/internal/exit"
+	"github.com/corral-sandbox/corral/internal/spec"
+)
+
+// Statuses of a command that cannot be run, as shells have them.
+const (
+	notExecutable = 126
+	notFound      = 127
+)
+
+// handover proves the fence from the agent's own side and then becomes the
+// agent. Nothing but a failure is printed.
+func handover(ctx context.Context, args []string, e *env, stderr io.Writer) error {
+	if len(args) > 0 && args[0] == "--" {
+		args = args[1:]
+	}
+	if len(args) == 0 {
+		return exit.Invalidf("corral-verify handover -- COMMAND ARGS…", "handover: no command")
+	}
+	document, found := os.LookupEnv(spec.HandoverEnv)
+	if !found {
+		return exit.Invalidf("the container was not made by corral, or not for this entry point", "handover: %s is not set", spec.HandoverEnv)
+	}
+	h, err := spec.ParseHandover(strings.NewReader(document))
+	if err != nil {
+		return &exit.Error{Status: exit.Invalid, Err: err}
+	}
+	if err := prove(ctx, h, e, stderr); err != nil {
+		return err
+	}
+	file, err := lookUp(args[0])
+	if err != nil {
+		return err
+	}
+	if err := syscall.Exec(file, args, without(os.Environ(), spec.HandoverEnv)); err != nil {
+		return unrunnable(args[0], err)
+	}
+	return nil
+}
+
+// prove runs the checks of a handover, each of which must hold.
+func prove(ctx context.Context, h spec.Handover, e *env, stderr io.Writer) error {
+	for _, kind := range required {
+		if !slices.ContainsFunc(h.Checks, func(c spec.Check) bool { return c.Kind() == kind && c.Skip == "" }) {
+			return exit.Invalidf("", "handover spec: it does not check %s", kind)
+		}
+	}
+	e.handover = true
+	refusals := 0
+	for ev := range events(ctx, h.Service, h.Checks, e) {
+		why := ev.Detail
+		switch ev.Result {
+		case spec.OK, spec.Skip, spec.Note:
+			continue
+		case spec.Untold:
+			why = "cannot tell: " + why
+		}
+		refusals++
+		fmt.Fprintf(stderr, "%s: handover refused: %s: %s\n", program, ev.Check, why)
+	}
+	if refusals > 0 {
+		return exit.Status(exit.Failed)
+	}
+	return nil
+}
+
+// lookUp finds a command as a shell would.
+func lookUp(name string) (string, error) {
+	file, err := exec.LookPath(name)
+	if err == nil || errors.Is(err, exec.ErrDot) {
+		return file, nil
+	}
+	if !strings.Contains(name, "/") {
+		for _, dir := range filepath.SplitList(os.Getenv("PATH")) {
+			if st, statErr := os.Stat(filepath.Join(dir, name)); statErr == nil && !st.IsDir() {
+				err = fs.ErrPermission
+			}
+		}
+	}
+	return "", unrunnable(name, err)
+}
+
+func unrunnable(name string, err error) error {
+	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
+		return &exit.Error{Status: notFound, Err: fmt.Errorf("%s: command not found", name)}
+	}
+	if e := (*exec.Error)(nil); errors.As(err, &e) {
+		err = e.Err
+	}
+	return &exit.Error{Status: notExecutable, Err: fmt.Errorf("%s: cannot be executed: %w", name, err)}
+}
+
+func without(environ []string, name string) []string {
+	return slices.DeleteFunc(environ, func(s string) bool { return strings.HasPrefix(s, name+"=") })
+}

@@ -1,0 +1,148 @@
+package verify
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/corral-sandbox/corral/internal/spec"
+)
+
+// nonRoot: neither this process nor PID 1 has uid 0 in any of its four uids.
+func nonRoot(_ context.Context, _ spec.Check, e *env) finding {
+	self, first, err := e.selfAndFirst()
+	if err != nil {
+		return untold("%v", err)
+	}
+	for _, p := range []process{self, first} {
+		if slices.Contains(p.uids[:], 0) {
+			return failed("%v runs as root", p)
+		}
+	}
+	return ok()
+}
+
+// uidMatchesHost: this process has exactly UID and GID and no other group, and
+// PID 1 has the same (or is a namespace holder).
+func uidMatchesHost(_ context.Context, c spec.Check, e *env) finding {
+	if c.UID == 0 || c.GID == 0 {
+		return untold("the plan names no user: %d:%d", c.UID, c.GID)
+	}
+	self, first, err := e.selfAndFirst()
+	if err != nil {
+		return untold("%v", err)
+	}
+	for _, p := range []process{self, first} {
+		if p.pid == "1" && p.uids == [4]uint32{spec.CarrierUID, spec.CarrierUID, spec.CarrierUID, spec.CarrierUID} {
+			continue
+		}
+		if p.uids != [4]uint32{c.UID, c.UID, c.UID, c.UID} {
+			return failed("%v has uids %v, not %d", p, p.uids, c.UID)
+		}
+		if p.gids != [4]uint32{c.GID, c.GID, c.GID, c.GID} {
+			return failed("%v has gids %v, not %d", p, p.gids, c.GID)
+		}
+		for _, g := range p.groups {
+			if g != c.GID {
+				return failed("%v is in group %d", p, g)
+			}
+		}
+	}
+	return ok()
+}
+
+// noSudo: no sudo, doas or pkexec, and on the root file system (mounts aside)
+// no set-user-ID file of somebody else that this user may run.
+func noSudo(ctx context.Context, _ spec.Check, e *env) finding {
+	dirs := []string{"/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"}
+	for _, name := range []string{"sudo", "doas", "pkexec"} {
+		for _, dir := range append(dirs, filepath.SplitList(os.Getenv("PATH"))...) {
+			p := filepath.Join(dir, name)
+			if _, err := os.Lstat(e.path(p)); err == nil {
+				return failed("%s exists", p)
+			}
+		}
+	}
+	var root unix.Stat_t
+	if err := unix.Lstat(e.path("/"), &root); err != nil {
+		return untold("/: %v", err)
+	}
+	found, err := setuidFiles(ctx, e.path("/"), root.Dev)
+	if err != nil {
+		return untold("%v", err)
+	}
+	if len(found) > 0 {
+		for i := range found {
+			found[i] = "/" + strings.TrimLeft(strings.TrimPrefix(found[i], e.root), "/")
+		}
+		return failed("set-user-ID: %s", list(found))
+	}
+	return ok()
+}
+
+// setuidFiles lists the set-user-ID files below dir that this user may run and
+// that belong to another, without crossing into other file systems. A directory
+// that may be entered but not listed is an error: names in it can be guessed.
+func setuidFiles(ctx context.Context, dir string, dev uint64) ([]string, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, errors.New("the file system is too large to look through in time")
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		if errors.Is(err, fs.ErrPermission) && access(dir, unix.X_OK) != nil || errors.Is(err, fs.ErrNotExist) {
+			return nil, nil
+		}
+		return nil, err
+	}
+	entries, err := d.ReadDir(-1)
+	d.Close()
+	if err != nil {
+		return nil, err
+	}
+	var found []string
+	for _, entry := range entries {
+		if !entry.IsDir() && !entry.Type().IsRegular() {
+			continue
+		}
+		p := filepath.Join(dir, entry.Name())
+		var st unix.Stat_t
+		if err := unix.Lstat(p, &st); err != nil {
+			continue // gone, or below a directory that may be listed but not entered
+		}
+		if entry.IsDir() {
+			if st.Dev == dev {
+				below, err := setuidFiles(ctx, p, dev)
+				if err != nil {
+					return nil, err
+				}
+				found = append(found, below...)
+			}
+			continue
+		}
+		if st.Mode&unix.S_ISUID != 0 && int(st.Uid) != os.Getuid() && access(p, unix.X_OK) == nil {
+			found = append(found, p)
+		}
+	}
+	return found, nil
+}
+
+// access asks whether this user may, with its effective rights, as a write or
+// an execution would.
+func access(path string, mode uint32) error {
+	return unix.Faccessat(unix.AT_FDCWD, path, mode, unix.AT_EACCESS)
+}
+
+// list joins the first few of many.
+func list(items []string) string {
+	const most = 5
+	if len(items) > most {
+		return strings.Join(items[:most], ", ") + ", …"
+	}
+	return strings.Join(items, ", ")
+}

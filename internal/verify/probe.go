@@ -1,0 +1,229 @@
+package verify
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/corral-sandbox/corral/internal/spec"
+)
+
+const (
+	// connectLimit and replyLimit are how long a probe waits for an answer. Our
+	// own refusals are immediate; whoever is silent so long is left to the
+	// gate's verdict.
+	connectLimit = 700 * time.Millisecond
+	replyLimit   = 300 * time.Millisecond
+)
+
+// dockerResolver is the engine's DNS forwarder in every namespace on a network
+// with names.
+var dockerResolver = netip.AddrFrom4([4]byte{127, 0, 0, 11})
+
+// ports hands out the source ports of probes. A port is one probe's at a time
+// and never serves the same destination twice, so that the gate's verdict on
+// it is about one packet.
+type ports struct {
+	slots chan struct{} // bounds the probes at one time
+
+	mu   sync.Mutex
+	next int
+	busy map[uint16]bool
+	used map[use]bool
+}
+
+type use struct {
+	source uint16
+	target target
+}
+
+func newPorts() *ports {
+	const most = 40 // fewer than there are ports, since the agent may hold some
+	return &ports{slots: make(chan struct{}, most), busy: map[uint16]bool{}, used: map[use]bool{}}
+}
+
+var errNoPort = errors.New("no free source port for a probe")
+
+// take finds a port for a destination that is not in tried.
+func (p *ports) take(to target, tried map[uint16]bool) (uint16, error) {
+	if to.addr.Addr() == dockerResolver {
+		// Docker rewrites the port on the way: any of its ports is the same one.
+		to.addr = netip.AddrPortFrom(dockerResolver, 0)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	const count = spec.ProbePortLast - spec.ProbePortFirst + 1
+	for range count {
+		port := uint16(spec.ProbePortFirst + p.next)
+		p.next = (p.next + 1) % count
+		if u := (use{port, to}); !p.busy[port] && !p.used[u] && !tried[port] {
+			p.busy[port], p.used[u] = true, true
+			return port, nil
+		}
+	}
+	return 0, errNoPort
+}
+
+func (p *ports) release(port uint16) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.busy, port)
+}
+
+// target is where a probe goes: "tcp" or "udp" and an address.
+type target struct {
+	proto string
+	addr  netip.AddrPort
+}
+
+func (t target) String() string { return fmt.Sprintf("%s %v", t.proto, t.addr) }
+
+// targets are the combinations of protocols, addresses and ports.
+func targets(protos []string, addrs []netip.Addr, ports ...uint16) []target {
+	var all []target
+	for _, a := range addrs {
+		for _, port := range ports {
+			for _, proto := range protos {
+				all = append(all, target{proto, netip.AddrPortFrom(a, port)})
+			}
+		}
+	}
+	return all
+}
+
+// fate is what became of a probe as seen from here.
+type fate int
+
+const (
+	unsent  fate = iota // the kernel had no way to send it, or no port was free
+	silent              // nothing came back
+	turned              // refused
+	replied             // connected, or answered
+)
+
+// send sends one probe to t; payload is for UDP.
+func (e *env) send(ctx context.Context, t target, payload []byte) (spec.Probe, fate, error) {
+	e.ports.slots <- struct{}{}
+	defer func() { <-e.ports.slots }()
+	tried := map[uint16]bool{}
+	for {
+		source, err := e.ports.take(t, tried)
+		if err != nil {
+			return spec.Probe{}, unsent, err
+		}
+		got, err := sendFrom(ctx, source, t, payload)
+		e.ports.release(source)
+		if errors.Is(err, unix.EADDRINUSE) {
+			tried[source] = true
+			continue
+		}
+		return spec.Probe{Proto: t.proto, Source: source, Addr: t.addr.Addr(), Port: t.addr.Port()}, got, err
+	}
+}
+
+func sendFrom(ctx context.Context, source uint16, t target, payload []byte) (fate, error) {
+	network := t.proto + "4"
+	if t.addr.Addr().Is6() {
+		network = t.proto + "6"
+	}
+	d := net.Dialer{Timeout: connectLimit}
+	if t.proto == "tcp" {
+		d.LocalAddr = &net.TCPAddr{Port: int(source)}
+	} else {
+		d.LocalAddr = &net.UDPAddr{Port: int(source)}
+	}
+	conn, err := d.DialContext(ctx, network, t.addr.String())
+	if err != nil {
+		return fateOf(err), cause(err)
+	}
+	defer conn.Close()
+	if c, isTCP := conn.(*net.TCPConn); isTCP {
+		_ = c.SetLinger(0) // the port must be free again at once
+		return replied, nil
+	}
+	if _, err := conn.Write(payload); err != nil {
+		return fateOf(err), cause(err)
+	}
+	_ = conn.SetReadDeadline(time.Now().Add(replyLimit))
+	if _, err := conn.Read(make([]byte, 512)); err != nil {
+		return fateOf(err), cause(err)
+	}
+	return replied, nil
+}
+
+// fateOf sorts the errors of connect, send and receive. An error that it does
+// not know proves nothing.
+func fateOf(err error) fate {
+	switch {
+	case errors.Is(err, unix.ECONNREFUSED), errors.Is(err, unix.EHOSTUNREACH), errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
+		return turned
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded), errors.Is(err, unix.ETIMEDOUT):
+		return silent
+	}
+	return unsent
+}
+
+// cause is the system's own word, without the addresses around it.
+func cause(err error) error {
+	if errno := syscall.Errno(0); errors.As(err, &errno) {
+		return errno
+	}
+	return err
+}
+
+// closed sends a probe to each target; none may be answered. Whether the gate
+// refused them is for its verdicts to say; at handover each must have been
+// refused on the spot.
+func (e *env) closed(ctx context.Context, all []target, payload []byte) finding {
+	type result struct {
+		probe spec.Probe
+		fate  fate
+		err   error
+	}
+	if len(all) == 0 {
+		return untold("nothing to probe")
+	}
+	for _, t := range all {
+		if !t.addr.IsValid() || t.addr.Port() == 0 {
+			return untold("no address to probe")
+		}
+	}
+	results := make([]result, len(all))
+	var wg sync.WaitGroup
+	for i, t := range all {
+		wg.Go(func() {
+			r := &results[i]
+			r.probe, r.fate, r.err = e.send(ctx, t, payload)
+		})
+	}
+	wg.Wait()
+	f := ok()
+	for i, r := range results {
+		if r.fate == replied {
+			return failed("%v answers", all[i])
+		}
+		switch {
+		case r.fate == unsent:
+			f.result = spec.Untold
+			f.detail = fmt.Sprintf("%v: %v", all[i], r.err)
+		case e.handover && (r.fate != turned || all[i].proto == "udp" && errors.Is(r.err, unix.ECONNREFUSED)):
+			f.result = spec.Untold
+			f.detail = fmt.Sprintf("%v: not refused at once", all[i])
+		case r.fate == silent && f.detail == "":
+			f.detail = fmt.Sprintf("%v: no answer", all[i])
+		}
+		f.probes = append(f.probes, r.probe)
+	}
+	if e.handover || f.result == spec.Untold {
+		f.probes = nil
+	}
+	return f
+}
