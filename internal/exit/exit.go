@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"sync/atomic"
 	"syscall"
 )
 
@@ -70,16 +71,31 @@ func Report(w io.Writer, program string, err error) int {
 }
 
 // Context is cancelled by the first SIGINT, SIGTERM or SIGHUP; the second one
-// ends the process.
+// ends the process, unless Hold says that it is somebody else's.
 func Context() (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ch := make(chan os.Signal, 2)
 	signal.Notify(ch, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	go func() {
-		<-ch
-		cancel()
-		<-ch
-		os.Exit(Failed)
+		for {
+			<-ch
+			switch {
+			case held.Load() > 0:
+			case ctx.Err() != nil:
+				os.Exit(Failed)
+			default:
+				cancel()
+			}
+		}
 	}()
 	return ctx, cancel
+}
+
+var held atomic.Int32
+
+// Hold leaves signals to a child process that is in front of the person, until
+// the result is called.
+func Hold() (release func()) {
+	held.Add(1)
+	return func() { held.Add(-1) }
 }

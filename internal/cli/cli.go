@@ -1,0 +1,138 @@
+// Package cli is the command people type: one file per command. Arguments and
+// standard streams go in, an exit status comes out. It joins policy, plan and
+// engine together and holds no rule of its own.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/corral-sandbox/corral/internal/diag"
+	"github.com/corral-sandbox/corral/internal/engine"
+	"github.com/corral-sandbox/corral/internal/exit"
+	"github.com/corral-sandbox/corral/internal/plan"
+	"github.com/corral-sandbox/corral/internal/spec"
+)
+
+// app is what every command works with.
+type app struct {
+	in       io.Reader
+	out, err io.Writer
+	policy   string // --policy
+	project  string // --project
+}
+
+// Main runs one command line.
+func Main(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args []string) int {
+	a := &app{in: stdin, out: stdout, err: stderr}
+	root := a.root()
+	root.SetArgs(args)
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	return a.report(root.ExecuteContext(ctx))
+}
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "corral",
+		Short: "Run an agent inside a fence, and prove the fence from the inside",
+		Long: `corral runs coding and personal agents in Docker containers that reach only what
+one policy file lists, and proves from the inside that it is so.`,
+		Example: `  corral install                 once per machine
+  corral run                     the agent, in this project
+  corral run -- make test        any command, behind the same fence
+  corral verify                  proves the fence`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          cobra.NoArgs,
+	}
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return exit.Invalidf(fmt.Sprintf("see %s --help", c.CommandPath()), "%v", err)
+	})
+	root.PersistentFlags().StringVar(&a.policy, "policy", "", "the policy file (default: corral.yaml here or above)")
+	root.PersistentFlags().StringVar(&a.project, "project", "", "the project directory (default: the policy's own; with --policy, the working directory)")
+	root.AddCommand(a.install(), a.run(), a.down(), a.status(), a.verify(), a.render(), a.demo(), a.version())
+	return root
+}
+
+// noArgs refuses arguments with our exit status for an invalid request.
+func noArgs(c *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return exit.Invalidf(fmt.Sprintf("see %s --help", c.CommandPath()), "%s takes no argument, got %q", c.CommandPath(), args[0])
+	}
+	return nil
+}
+
+// report is the one place where an error becomes a message and a status.
+func (a *app) report(err error) int {
+	var mistakes diag.List
+	if errors.As(err, &mistakes) {
+		mistakes.Print(a.err)
+		return exit.Invalid
+	}
+	var known *exit.Error
+	if err != nil && !errors.As(err, &known) {
+		err = &exit.Error{Status: status(err), Err: err, Hint: hint(err)}
+	}
+	return exit.Report(a.err, "corral", err)
+}
+
+func status(err error) int {
+	if errors.As(err, new(plan.ErrNoResolver)) {
+		return exit.Invalid
+	}
+	return exit.Failed
+}
+
+// hint says what to do about the errors that a person can do something about.
+func hint(err error) string {
+	var unusable *engine.NotUsable
+	var network *engine.WrongNetwork
+	var running *engine.Running
+	switch {
+	case errors.As(err, &unusable):
+		return unusable.Hint
+	case errors.As(err, &network):
+		return "corral install makes it; corral install --repair makes it anew"
+	case errors.As(err, &running):
+		return "corral status says how it is, corral down ends it"
+	case errors.As(err, new(plan.ErrNoResolver)):
+		return "set CORRAL_RESOLVERS to the address of a name server"
+	}
+	return ""
+}
+
+// connect finds the engine; progress goes to standard error.
+func (a *app) connect(ctx context.Context) (*engine.Engine, error) {
+	e, err := engine.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	e.Progress = func(format string, args ...any) { fmt.Fprintf(a.err, "corral: "+format+"\n", args...) }
+	return e, nil
+}
+
+func (a *app) version() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			_, err := fmt.Fprintln(a.out, "corral", spec.Release())
+			return err
+		},
+	}
+}
+
+// terminal reports whether a stream is one.
+func terminal(stream any) bool {
+	f, ok := stream.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}

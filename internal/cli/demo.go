@@ -1,0 +1,330 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/corral-sandbox/corral/internal/diag"
+	"github.com/corral-sandbox/corral/internal/engine"
+	"github.com/corral-sandbox/corral/internal/exit"
+	"github.com/corral-sandbox/corral/internal/host"
+	"github.com/corral-sandbox/corral/internal/spec"
+)
+
+const (
+	prisoner = "corral-prisoner"
+	// demoWithin bounds the hostile agent.
+	demoWithin = 2 * time.Minute
+)
+
+const demoPolicy = `profile: shell
+name: demo
+egress:
+  allow: []   # nothing: whatever gets out, got out
+profile_options:
+  shell:
+    command: [sh, -c, "./corral-prisoner --json --targets targets.json; echo done; read _"]
+`
+
+// attempt is one line of what the prisoner says.
+type attempt struct {
+	Group   string `json:"group"`
+	Name    string `json:"name"`
+	Proves  string `json:"proves"`
+	Outcome string `json:"outcome"`
+	Detail  string `json:"detail"`
+}
+
+// witnessed is what a capture beside the agent saw leave.
+type witnessed struct {
+	Packets      uint64 `json:"packets"`
+	Destinations []struct {
+		Proto string     `json:"proto"`
+		Addr  netip.Addr `json:"addr"`
+		Port  uint16     `json:"port"`
+		Count uint64     `json:"count"`
+	} `json:"destinations"`
+}
+
+func (a *app) demo() *cobra.Command {
+	return &cobra.Command{
+		Use:   "demo",
+		Short: "Watch a hostile agent fail to get out",
+		Long: `Runs a hostile program as the agent of a sandbox that allows nothing. It tries
+every way out it knows. Beside it a capture watches what leaves, and a listener
+on this machine, which an ordinary container reaches first, must not be reached.
+Then the fence is verified from the inside. Needs no root, no key and no model.`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return a.runDemo(c.Context()) },
+	}
+}
+
+func (a *app) runDemo(ctx context.Context) (err error) {
+	e, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	_, image, err := prepare(ctx, e, false)
+	if err != nil {
+		return err
+	}
+	set, network, err := settings()
+	if err != nil {
+		return err
+	}
+	dir, err := demoProject()
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+
+	a.heading("Control: an ordinary container reaches a listener of this machine")
+	listener, err := listen(network.Gateway)
+	if err != nil {
+		return err
+	}
+	defer listener.Close()
+	reached, err := a.control(ctx, e, image, dir, network.Name, listener.Addr().String())
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(a.out, "  %s %s\n", a.good("reached"), reached)
+
+	targets := map[string]any{
+		"unlisted": set.Probes.Unlisted, "resolver": set.Probes.Resolver, "metadata": set.Probes.Metadata,
+		"ipv6": set.Probes.IPv6, "gateway": network.Gateway, "listener": listener.Addr().String(),
+	}
+	if err := os.WriteFile(filepath.Join(dir, "targets.json"), spec.Encode(targets), 0o644); err != nil {
+		return err
+	}
+
+	a.project, a.policy = "", filepath.Join(dir, "corral.yaml")
+	p, err := (&app{in: a.in, out: a.out, err: io.Discard, policy: a.policy, project: dir}).load()
+	if err != nil {
+		return err
+	}
+	g, id, err := a.bring(ctx, e, p, nil, engine.Terminal{Stdin: true})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, e.End(ctx, g, id), e.RemoveImages(ctx, p.id())) }()
+	witness, seen, err := e.StartTool(ctx, engine.Tool{
+		Image: image, Network: "container:" + g.ID, Capabilities: []string{"NET_RAW"}, Bind: dir,
+		Args: []string{filepath.Join(dir, prisoner), "witness"},
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, e.Remove(ctx, witness)) }()
+	if line, _ := seen.Next(); line != "witness: watching" {
+		return fmt.Errorf("cannot tell: the capture did not start: %s", diag.Escape(line))
+	}
+
+	a.heading("A hostile agent behind the fence")
+	stream, err := e.Start(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+	tally, err := a.watch(ctx, stream)
+	if err != nil {
+		return err
+	}
+
+	a.heading("What left its network namespace")
+	if err := seen.HangUp(); err != nil {
+		return fmt.Errorf("cannot tell: the capture did not end: %w", err)
+	}
+	packets, err := capture(seen)
+	if err != nil {
+		return err
+	}
+	if packets.Packets == 0 {
+		fmt.Fprintf(a.out, "  %s no packet\n", a.good("nothing"))
+	}
+	for _, d := range packets.Destinations {
+		fmt.Fprintf(a.out, "  %s %s %v:%d (%d)\n", a.bad("LEFT"), d.Proto, d.Addr, d.Port, d.Count)
+	}
+
+	a.heading("What the gate denied")
+	status, err := e.GateStatus(ctx, g.ID)
+	if err != nil {
+		return err
+	}
+	a.showDenied(status)
+
+	a.heading("The fence, verified from the inside")
+	events, err := e.Verify(ctx, g.ID, id, g.Plan.Services[0])
+	if err != nil {
+		return err
+	}
+	verified := a.verdict(events, false)
+	_ = stream.HangUp() // the agent leaves by itself; End removes it either way
+
+	fmt.Fprintln(a.out)
+	fmt.Fprintf(a.out, "%d attempts: %d blocked, %d not possible on this kernel, %d escaped; %d packets left\n",
+		tally.total, tally.blocked, tally.absent, tally.escaped, packets.Packets)
+	if tally.total == 0 || tally.escaped > 0 || packets.Packets > 0 {
+		return exit.Failedf("", "the fence did not hold")
+	}
+	return verified
+}
+
+// demoProject is a directory with a policy and the hostile program, given to
+// an unprivileged person.
+func demoProject() (string, error) {
+	path, err := host.Companion(prisoner)
+	if err != nil {
+		return "", err
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	dir, err := os.MkdirTemp("", "corral-demo-")
+	if err != nil {
+		return "", err
+	}
+	err = errors.Join(
+		os.WriteFile(filepath.Join(dir, prisoner), b, 0o755),
+		os.WriteFile(filepath.Join(dir, "corral.yaml"), []byte(demoPolicy), 0o644),
+	)
+	if os.Getuid() == 0 && os.Getenv("SUDO_UID") == "" {
+		for _, f := range []string{"", prisoner, "corral.yaml"} {
+			err = errors.Join(err, os.Chown(filepath.Join(dir, f), demoUID, demoUID))
+		}
+	}
+	if err != nil {
+		return "", errors.Join(err, os.RemoveAll(dir))
+	}
+	return dir, nil
+}
+
+// demoUID is whose the demo is when root starts it for nobody.
+const demoUID = 1000
+
+// listen opens a port of this machine's that no policy declares.
+func listen(gateway netip.Addr) (net.Listener, error) {
+	l, err := net.Listen("tcp4", netip.AddrPortFrom(gateway, 0).String())
+	if err != nil {
+		return nil, fmt.Errorf("cannot tell: no listener on the gateway address: %w", err)
+	}
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			conn.Close()
+		}
+	}()
+	return l, nil
+}
+
+// control reaches the listener from a container without a fence: only then
+// does its silence to the agent mean anything.
+func (a *app) control(ctx context.Context, e *engine.Engine, image, dir, network, addr string) (string, error) {
+	id, stream, err := e.StartTool(ctx, engine.Tool{
+		Image: image, Network: network, Bind: dir, Args: []string{filepath.Join(dir, prisoner), "reach", addr},
+	})
+	if err != nil {
+		return "", err
+	}
+	defer e.Remove(ctx, id)
+	defer stream.Close()
+	said, _ := stream.Next()
+	if code := stream.Status(ctx); code != 0 {
+		return "", exit.Failedf("a firewall of this machine may drop what comes from the corral bridge",
+			"cannot tell: an unfenced container did not reach %s: %s", addr, diag.Escape(said))
+	}
+	return addr, nil
+}
+
+type tally struct{ total, blocked, absent, escaped int }
+
+// watch prints the attempts as they come, under the heading of their group.
+func (a *app) watch(ctx context.Context, stream *engine.Stream) (tally, error) {
+	var t tally
+	ctx, cancel := context.WithTimeout(ctx, demoWithin)
+	defer cancel()
+	stop := context.AfterFunc(ctx, stream.Close)
+	defer stop()
+	group := ""
+	for {
+		line, more := stream.Next()
+		if !more {
+			return t, fmt.Errorf("cannot tell: the hostile agent ended early: %s", diag.Escape(line))
+		}
+		if line == "done" {
+			return t, nil
+		}
+		var got attempt
+		if err := json.Unmarshal([]byte(line), &got); err != nil {
+			return t, fmt.Errorf("cannot tell: the hostile agent said %q", line)
+		}
+		if got.Group != group {
+			group = got.Group
+			fmt.Fprintf(a.out, "  %s\n", diag.Escape(group))
+		}
+		t.total++
+		word := a.good("blocked")
+		switch got.Outcome {
+		case "blocked":
+			t.blocked++
+		case "absent":
+			t.absent++
+			word = "absent "
+		default:
+			t.escaped++
+			word = a.bad("ESCAPED")
+		}
+		fmt.Fprintf(a.out, "    %s  %-34s %s\n", word, diag.Escape(got.Name), diag.Escape(got.Detail))
+	}
+}
+
+// capture reads what a capture has to say at its end.
+func capture(stream *engine.Stream) (witnessed, error) {
+	var w witnessed
+	line, _ := stream.Next()
+	if err := json.Unmarshal([]byte(line), &w); err != nil {
+		return w, fmt.Errorf("cannot tell: the capture said %q", line)
+	}
+	return w, nil
+}
+
+func (a *app) showDenied(s spec.GateStatus) {
+	for _, n := range s.RefusedNames {
+		fmt.Fprintf(a.out, "  name  %s%s\n", diag.Escape(n.Name), times(n.Count))
+	}
+	for _, d := range s.Denied {
+		to := d.Addr.String()
+		if d.Port != 0 {
+			to = netip.AddrPortFrom(d.Addr, d.Port).String()
+		}
+		fmt.Fprintf(a.out, "  %-5s %s%s\n", d.Proto, to, times(d.Count))
+	}
+}
+
+func (a *app) heading(s string) { fmt.Fprintf(a.out, "\n%s\n", a.paint("1", s)) }
+
+func (a *app) good(s string) string { return a.paint("32", s) }
+func (a *app) bad(s string) string  { return a.paint("31;1", s) }
+
+// paint colours words of ours on a terminal; see no-color.org.
+func (a *app) paint(code, s string) string {
+	if !terminal(a.out) || os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb" {
+		return s
+	}
+	return "\x1b[" + code + "m" + s + "\x1b[0m"
+}
+

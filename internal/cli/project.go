@@ -1,0 +1,151 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"github.com/corral-sandbox/corral/internal/engine"
+	"github.com/corral-sandbox/corral/internal/exit"
+	"github.com/corral-sandbox/corral/internal/host"
+	"github.com/corral-sandbox/corral/internal/plan"
+	"github.com/corral-sandbox/corral/internal/policy"
+	"github.com/corral-sandbox/corral/internal/profile"
+)
+
+// project is a policy with what of the machine its plan needs.
+type project struct {
+	policy  *policy.Policy
+	profile *profile.Profile
+	host    plan.Host
+	network plan.Network
+}
+
+// passed are the variables of the person's that the agent gets too.
+var passed = []string{"TERM", "COLORTERM", "LANG", "TZ"}
+
+// load finds and reads the policy and the facts of this machine.
+func (a *app) load() (*project, error) {
+	file, dir, err := a.find()
+	if err != nil {
+		return nil, err
+	}
+	person, err := host.Who(dir)
+	if err != nil {
+		return nil, exit.Invalidf("run corral as the person whose project it is, or give the project directory to them (chown)", "%w", err)
+	}
+	pol, err := policy.Load(file, policy.Env{
+		Home:       person.Home,
+		UID:        int(person.UID),
+		Project:    dir,
+		ConfigHome: os.Getenv("XDG_CONFIG_HOME"),
+		DataHome:   os.Getenv("XDG_DATA_HOME"),
+	})
+	if err != nil {
+		return nil, err
+	}
+	prof, err := profile.Load(pol.Profile)
+	if err != nil {
+		return nil, exit.Invalidf("", "%w", err)
+	}
+	set, network, err := settings()
+	if err != nil {
+		return nil, err
+	}
+	p := &project{policy: pol, profile: prof, network: network, host: plan.Host{
+		UID:         person.UID,
+		GID:         person.GID,
+		Home:        person.Home,
+		Resolvers:   set.Resolvers,
+		Probes:      set.Probes,
+		Subnet:      set.Subnet,
+		Environment: map[string]string{},
+	}}
+	for _, name := range passed {
+		if v := os.Getenv(name); v != "" {
+			p.host.Environment[name] = v
+		}
+	}
+	fi, err := os.Stat(pol.Dir)
+	if err != nil {
+		return nil, err
+	}
+	st := fi.Sys().(*syscall.Stat_t)
+	p.host.ProjectDev, p.host.ProjectIno = st.Dev, st.Ino
+	return p, nil
+}
+
+// settings are this machine's choices with the defaults filled in, and the
+// network that follows from them.
+func settings() (host.Settings, plan.Network, error) {
+	set, err := host.FromEnvironment()
+	if err != nil {
+		return set, plan.Network{}, exit.Invalidf("", "%w", err)
+	}
+	if !set.Subnet.IsValid() {
+		set.Subnet = plan.DefaultSubnet
+	}
+	if set.Resolvers == nil {
+		set.Resolvers = host.Resolvers()
+	}
+	network, err := plan.Divide(set.Subnet)
+	if err != nil {
+		return set, plan.Network{}, exit.Invalidf("", "%w", err)
+	}
+	return set, network, nil
+}
+
+// find returns the policy file and the project directory.
+func (a *app) find() (file, dir string, err error) {
+	wd, err := os.Getwd()
+	if err != nil {
+		return "", "", err
+	}
+	file = a.policy
+	if file == "" {
+		file, err = policy.Find(wd, os.Getenv("HOME"))
+		if err != nil {
+			return "", "", exit.Invalidf("write one (see the README), or name it with --policy", "%w", err)
+		}
+		wd = filepath.Dir(file)
+	}
+	dir = wd
+	if a.project != "" {
+		dir = a.project
+	}
+	dir, err = filepath.Abs(dir)
+	if err == nil {
+		dir, err = filepath.EvalSymlinks(dir)
+	}
+	if err != nil {
+		return "", "", exit.Invalidf("", "project directory: %w", err)
+	}
+	if a.policy != "" {
+		fmt.Fprintf(a.err, "corral: project directory %s\n", dir)
+	}
+	return file, dir, nil
+}
+
+// id names the project's sandbox.
+func (p *project) id() string { return plan.ID(p.policy.Name, p.policy.File) }
+
+// draft plans the sandbox for an address, with args in place of the profile's
+// command if there are any.
+func (p *project) draft(ctx context.Context, e *engine.Engine, args []string) engine.Draft {
+	return func(address netip.Addr) (*plan.Plan, error) {
+		h := p.host
+		own, err := host.Addresses()
+		if err != nil {
+			return nil, fmt.Errorf("this machine's addresses: %w", err)
+		}
+		networks, err := e.Subnets(ctx)
+		if err != nil {
+			return nil, err
+		}
+		h.Never = append(append(own, networks...), p.host.Subnet)
+		return plan.Build(p.policy, p.profile, h, address, args)
+	}
+}

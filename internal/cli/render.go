@@ -1,0 +1,55 @@
+package cli
+
+import (
+	"fmt"
+	"net/netip"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/corral-sandbox/corral/internal/host"
+	"github.com/corral-sandbox/corral/internal/plan"
+	"github.com/corral-sandbox/corral/internal/render"
+	"github.com/corral-sandbox/corral/internal/state"
+)
+
+func (a *app) render() *cobra.Command {
+	return &cobra.Command{
+		Use:   "render",
+		Short: "Write out what the policy turns into, and print where",
+		Long: `Writes the Dockerfiles and the documents for gate and checker into the build
+directory. It is disposable, and needs no engine. The gate's address and this
+machine's Docker networks are filled in when a sandbox is brought up.`,
+		Args: noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			p, err := a.load()
+			if err != nil {
+				return err
+			}
+			h := p.host
+			own, err := host.Addresses()
+			if err != nil {
+				return err
+			}
+			h.Never = append(own, h.Subnet)
+			planned, err := plan.Build(p.policy, p.profile, h, netip.Addr{}, nil)
+			if err != nil {
+				return err
+			}
+			tree, err := render.Render(planned)
+			if err != nil {
+				return err
+			}
+			home, err := state.Home()
+			if err != nil {
+				return err
+			}
+			dir := filepath.Join(home, planned.ID, "build")
+			if err := state.WriteBuild(dir, tree); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(a.out, dir)
+			return err
+		},
+	}
+}

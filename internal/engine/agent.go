@@ -1,0 +1,106 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/mount"
+
+	"github.com/corral-sandbox/corral/internal/plan"
+	"github.com/corral-sandbox/corral/internal/spec"
+)
+
+// Terminal says what of a terminal the agent gets.
+type Terminal struct {
+	TTY   bool // a terminal, not just streams
+	Stdin bool // standard input is attached
+}
+
+// CreateService creates a service's container, which joins a proven gate and
+// starts by handing over. It is not started.
+func (e *Engine) CreateService(ctx context.Context, g *Gate, s plan.Service, term Terminal) (string, error) {
+	image, err := e.ServiceImage(ctx, g.Plan.ID, s.Name, g.Tree)
+	if err != nil {
+		return "", err
+	}
+	status, err := e.GateStatus(ctx, g.ID)
+	if err != nil {
+		return "", err
+	}
+	if status.State != spec.GateReady {
+		return "", fmt.Errorf("the gate is %q, not ready", status.State)
+	}
+	handover, err := json.Marshal(spec.Handover{Version: spec.Version, Service: s.Name, Checks: plan.Join(s.Handover, status)})
+	if err != nil {
+		return "", err
+	}
+	var seccomp bytes.Buffer
+	if err := json.Compact(&seccomp, g.Tree["seccomp.json"]); err != nil {
+		return "", err
+	}
+	init := true
+	created, err := e.api.ContainerCreate(ctx, &container.Config{
+		Image:        image,
+		User:         fmt.Sprintf("%d:%d", s.UID, s.GID),
+		Entrypoint:   []string{spec.GuestDir + "/bin/corral-verify", "handover", "--"},
+		Cmd:          s.Command,
+		Env:          append(environment(s.Environment), spec.HandoverEnv+"="+string(handover)),
+		WorkingDir:   s.WorkDir,
+		Labels:       labels(g.Plan, s.Name, RoleService, map[string]string{labelInstance: status.Instance}),
+		Tty:          term.TTY,
+		OpenStdin:    term.Stdin,
+		StdinOnce:    term.Stdin,
+		AttachStdin:  term.Stdin,
+		AttachStdout: true,
+		AttachStderr: true,
+	}, &container.HostConfig{
+		NetworkMode: container.NetworkMode("container:" + g.ID),
+		CapDrop:     []string{"ALL"},
+		SecurityOpt: []string{"no-new-privileges", "seccomp=" + seccomp.String()},
+		IpcMode:     "private",
+		Init:        &init,
+		Tmpfs:       map[string]string{"/tmp": "rw,exec,nosuid,nodev,mode=1777"},
+		Mounts:      binds(g, s),
+		LogConfig:   logging(),
+		Resources:   container.Resources{PidsLimit: &s.Pids},
+	}, nil, nil, containerName(g.Plan.ID, s.Name))
+	if err != nil {
+		return "", fmt.Errorf("service %s: %w", s.Name, err)
+	}
+	return created.ID, nil
+}
+
+// binds are the guest binaries and what the plan mounts, at identical paths.
+func binds(g *Gate, s plan.Service) []mount.Mount {
+	out := []mount.Mount{{Type: mount.TypeVolume, Source: g.Guests, Target: spec.GuestDir, ReadOnly: true,
+		VolumeOptions: &mount.VolumeOptions{NoCopy: true}}}
+	for _, m := range s.Mounts {
+		out = append(out, mount.Mount{Type: mount.TypeBind, Source: m.Path, Target: m.Path, ReadOnly: m.ReadOnly,
+			BindOptions: &mount.BindOptions{Propagation: mount.PropagationRPrivate}})
+	}
+	return out
+}
+
+func environment(env map[string]string) []string {
+	var out []string
+	for _, k := range slices.Sorted(maps.Keys(env)) {
+		out = append(out, k+"="+env[k])
+	}
+	return out
+}
+
+// End takes a service and its gate away: the service first, so that nothing
+// runs beside a gate that is going.
+func (e *Engine) End(ctx context.Context, g *Gate, services ...string) error {
+	var errs []error
+	for _, id := range services {
+		errs = append(errs, e.remove(ctx, id))
+	}
+	return errors.Join(append(errs, e.remove(ctx, g.ID))...)
+}

@@ -1,0 +1,123 @@
+// Package engine makes a Plan and its files real on the Docker Engine and
+// takes them down again, one verb a file. It decides nothing about policy:
+// what is allowed was planned. The engine is the record: what exists is read
+// from its containers, networks and labels, never from files alone.
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/docker/docker/client"
+
+	"github.com/corral-sandbox/corral/internal/command"
+)
+
+// Labels on everything that corral makes.
+const (
+	labelSandbox  = "dev.corral.sandbox"
+	labelService  = "dev.corral.service"
+	labelRole     = "dev.corral.role"
+	labelAddress  = "dev.corral.address"
+	labelInstance = "dev.corral.gate-instance"
+	labelPolicy   = "dev.corral.policy-path"
+	labelDigest   = "dev.corral.config-digest"
+)
+
+// Roles of containers.
+const (
+	RoleGate    = "gate"
+	RoleService = "service"
+	RoleTool    = "tool" // short-lived, ours: lock, guest filler, demo's witness
+)
+
+// Engine is a local Docker Engine.
+type Engine struct {
+	api  *client.Client
+	host string // unix://…
+
+	// Progress is told what takes long. Never nil.
+	Progress func(format string, args ...any)
+}
+
+// NotUsable is an engine that corral cannot work with, and the remedy.
+type NotUsable struct {
+	Reason, Hint string
+}
+
+func (e *NotUsable) Error() string { return e.Reason }
+
+// Connect finds the engine of the active Docker context and makes sure that
+// it answers and is on this machine.
+func Connect(ctx context.Context) (*Engine, error) {
+	host, err := activeHost(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if !strings.HasPrefix(host, "unix://") {
+		return nil, &NotUsable{
+			Reason: fmt.Sprintf("the active Docker engine is %s, which is not on this machine", host),
+			Hint:   "corral binds local directories and addresses: use a local engine (unset DOCKER_HOST, or docker context use default)",
+		}
+	}
+	api, err := client.NewClientWithOpts(client.WithHost(host), client.WithAPIVersionNegotiation())
+	if err != nil {
+		return nil, fmt.Errorf("docker client: %w", err)
+	}
+	if _, err := api.Ping(ctx); err != nil {
+		socket := strings.TrimPrefix(host, "unix://")
+		if errors.Is(err, os.ErrPermission) || strings.Contains(err.Error(), "permission denied") {
+			return nil, &NotUsable{
+				Reason: fmt.Sprintf("no permission to use the Docker engine at %s", socket),
+				Hint:   "let your user use Docker (usermod -aG docker USER, then log in again)",
+			}
+		}
+		return nil, &NotUsable{
+			Reason: fmt.Sprintf("no Docker engine answers at %s (%v)", socket, err),
+			Hint:   "start it (systemctl start docker), or install it (apt-get install docker.io tini)",
+		}
+	}
+	return &Engine{api: api, host: host, Progress: func(string, ...any) {}}, nil
+}
+
+// activeHost is where the docker command would go.
+func activeHost(ctx context.Context) (string, error) {
+	if h := os.Getenv("DOCKER_HOST"); h != "" {
+		return h, nil
+	}
+	if os.Getenv("DOCKER_CONTEXT") == "" && !contextChosen() {
+		return client.DefaultDockerHost, nil
+	}
+	out, err := command.Run(ctx, nil, "docker", "context", "inspect", "--format", "{{.Endpoints.docker.Host}}")
+	if err != nil {
+		return "", fmt.Errorf("active docker context: %w", err)
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+func contextChosen() bool {
+	dir := os.Getenv("DOCKER_CONFIG")
+	if dir == "" {
+		dir = filepath.Join(os.Getenv("HOME"), ".docker")
+	}
+	b, err := os.ReadFile(filepath.Join(dir, "config.json"))
+	if err != nil {
+		return false
+	}
+	var config struct {
+		CurrentContext string `json:"currentContext"`
+	}
+	return json.Unmarshal(b, &config) == nil && config.CurrentContext != "" && config.CurrentContext != "default"
+}
+
+// docker runs the docker command against this engine, for what the command
+// does better than the API: builds and a person's terminal.
+func (e *Engine) docker(ctx context.Context, stdin io.Reader, args ...string) ([]byte, error) {
+	return command.Run(ctx, stdin, append([]string{"docker", "--host", e.host}, args...)...)
+}

@@ -1,0 +1,89 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/docker/docker/api/types/filters"
+	"github.com/docker/docker/api/types/image"
+	"github.com/docker/docker/errdefs"
+
+	"github.com/corral-sandbox/corral/deploy"
+	"github.com/corral-sandbox/corral/internal/host"
+	"github.com/corral-sandbox/corral/internal/render"
+)
+
+const (
+	baseImage = "debian:bookworm-slim"
+	gateRepo  = "corral-gate"
+)
+
+// GateImage builds the gate image if it is not there and returns its name,
+// which holds the digest of everything that went in.
+func (e *Engine) GateImage(ctx context.Context, guests host.Guests) (string, error) {
+	tree := render.Tree{"Dockerfile": deploy.GateDockerfile}
+	for name, b := range guests {
+		tree["bin/"+name] = b
+	}
+	return e.build(ctx, gateRepo, tree, "the gate image")
+}
+
+// ServiceImage builds a service's image if what goes in has changed.
+func (e *Engine) ServiceImage(ctx context.Context, sandbox, service string, files render.Tree) (string, error) {
+	return e.build(ctx, "corral-"+sandbox+"-"+service, files.Sub(render.Image(service)), "the image of "+service)
+}
+
+func (e *Engine) build(ctx context.Context, repo string, tree render.Tree, what string) (string, error) {
+	base, err := e.api.ImageInspect(ctx, baseImage)
+	if err != nil && !errdefs.IsNotFound(err) {
+		return "", fmt.Errorf("image %s: %w", baseImage, err)
+	}
+	tree = tree.With("base", []byte(base.ID)) // another base makes another image
+	tag := repo + ":" + tree.Digest()[:16]
+	if _, err := e.api.ImageInspect(ctx, tag); err == nil {
+		return tag, nil
+	} else if !errdefs.IsNotFound(err) {
+		return "", fmt.Errorf("image %s: %w", tag, err)
+	}
+	e.Progress("building %s", what)
+	if _, err := e.docker(ctx, tree.Tar(), "build", "--tag", tag, "-"); err != nil {
+		return "", fmt.Errorf("%s: %w", what, err)
+	}
+	e.prune(ctx, repo, tag)
+	return tag, nil
+}
+
+// prune drops earlier builds of a repository that nothing uses any more.
+func (e *Engine) prune(ctx context.Context, repo, keep string) {
+	list, err := e.api.ImageList(ctx, image.ListOptions{Filters: filters.NewArgs(filters.Arg("reference", repo))})
+	if err != nil {
+		return
+	}
+	for _, img := range list {
+		for _, tag := range img.RepoTags {
+			if tag != keep && strings.HasPrefix(tag, repo+":") {
+				_, _ = e.api.ImageRemove(ctx, tag, image.RemoveOptions{}) // one in use stays
+			}
+		}
+	}
+}
+
+// RemoveImages drops the images of a sandbox.
+func (e *Engine) RemoveImages(ctx context.Context, sandbox string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	defer cancel()
+	list, err := e.api.ImageList(ctx, image.ListOptions{Filters: filters.NewArgs(filters.Arg("reference", "corral-"+sandbox+"-*"))})
+	if err != nil {
+		return fmt.Errorf("images of %s: %w", sandbox, err)
+	}
+	for _, img := range list {
+		for _, tag := range img.RepoTags {
+			if _, err := e.api.ImageRemove(ctx, tag, image.RemoveOptions{}); err != nil {
+				return fmt.Errorf("image %s: %w", tag, err)
+			}
+		}
+	}
+	return nil
+}

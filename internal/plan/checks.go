@@ -1,0 +1,180 @@
+package plan
+
+import (
+	"fmt"
+	"net/netip"
+	"path/filepath"
+
+	"github.com/corral-sandbox/corral/internal/policy"
+	"github.com/corral-sandbox/corral/internal/spec"
+)
+
+// Home is the agent's home inside.
+const Home = "/home/agent"
+
+// credentials are the stores that must never be visible inside, below either
+// home.
+var credentials = []string{
+	".ssh", ".aws", ".gnupg", ".kube", ".docker", ".netrc", ".claude",
+	".config/gh", ".config/gcloud", ".azure", ".password-store", ".mozilla",
+}
+
+// handover lists what must hold, seen from the agent's own side, before the
+// harness runs. The engine fills in which gate it joins.
+func handover(g spec.Gate, s Service) []spec.Check {
+	return []spec.Check{
+		{Name: "non-root"},
+		{Name: "uid-matches-host", UID: s.UID, GID: s.GID},
+		{Name: "no-capabilities"},
+		{Name: "no-new-privs"},
+		{Name: "seccomp-on"},
+		{Name: "same-netns-as-gate"},
+		{Name: "unlisted-host-blocked", Probes: &g.Probes},
+		{Name: "names-only-pinned"},
+		{Name: "mounts-only-declared", Mount: specMounts(s.Mounts)},
+		{Name: "policy-inputs-absent", Paths: []string{spec.GateFile, filepath.Dir(spec.GateSocket)}},
+	}
+}
+
+// verify lists every check of a service: what is granted must work, what is
+// not must fail for the right reason.
+func verify(p *policy.Policy, h Host, g spec.Gate, s Service) []spec.Check {
+	checks := []spec.Check{
+		{Name: "non-root"},
+		{Name: "uid-matches-host", UID: s.UID, GID: s.GID},
+		{Name: "no-sudo"},
+		{Name: "no-capabilities"},
+		{Name: "no-new-privs"},
+		{Name: "seccomp-on"},
+		{Name: "iptables-refused"},
+		{Name: "no-docker-socket:/var/run/docker.sock", Path: "/var/run/docker.sock"},
+		{Name: "no-docker-socket:/run/docker.sock", Path: "/run/docker.sock"},
+	}
+	for _, dir := range credentials {
+		checks = append(checks, spec.Check{Name: "no-credential-dir:" + dir, Path: h.Home})
+	}
+	checks = append(checks,
+		spec.Check{Name: "mounts-only-declared", Mount: specMounts(s.Mounts)},
+		spec.Check{Name: "policy-inputs-absent", Paths: []string{spec.GateFile, filepath.Dir(spec.GateSocket)}},
+	)
+	for _, path := range []string{spec.GuestDir + "/bin/corral-verify", "/etc/corral/README", "/etc/resolv.conf", "/etc/hosts"} {
+		checks = append(checks, spec.Check{Name: "root-owned:" + path, Path: path})
+	}
+	for _, m := range s.Mounts {
+		name := "rw-writable:"
+		if m.ReadOnly {
+			name = "ro-unwritable:"
+		}
+		checks = append(checks, spec.Check{Name: name + m.Path, Path: m.Path})
+	}
+	checks = append(checks,
+		spec.Check{Name: "pids-limited"},
+		spec.Check{Name: "same-netns-as-gate"},
+		spec.Check{Name: "gate-control-unreachable"},
+		spec.Check{Name: "unlisted-host-blocked", Probes: &g.Probes},
+		spec.Check{Name: "dns-closed", Probes: &g.Probes, Addr: g.Gateway},
+		spec.Check{Name: "names-only-pinned", Names: domains(g)},
+		spec.Check{Name: "udp-closed", Probes: &g.Probes},
+		spec.Check{Name: "icmp-closed", Probes: &g.Probes},
+		spec.Check{Name: "raw-sockets-refused"},
+		spec.Check{Name: "vsock-refused"},
+		spec.Check{Name: "metadata-blocked", Probes: &g.Probes},
+		spec.Check{Name: "ipv6-disabled"},
+		spec.Check{Name: "no-ipv6-address"},
+		spec.Check{Name: "ipv6-blocked", Probes: &g.Probes},
+		spec.Check{Name: "gateway-closed", Addr: g.Gateway, Ports: []uint16{22, 80, 443, 2375, 2376}},
+		spec.Check{Name: "host-port-undeclared-blocked", Addr: g.Gateway, Port: undeclared(g)},
+	)
+	for _, n := range g.Names {
+		if n.AnyPort {
+			continue
+		}
+		for _, port := range n.Ports {
+			checks = append(checks, spec.Check{Name: fmt.Sprintf("allowed:%s:%d", n.Domain, port), Host: n.Domain, Port: port})
+		}
+		checks = append(checks, spec.Check{Name: "port-not-listed-blocked:" + n.Domain, Host: n.Domain, Port: unlistedPort(g)})
+	}
+	return checks
+}
+
+func specMounts(mounts []Mount) []spec.Mount {
+	var out []spec.Mount
+	for _, m := range mounts {
+		out = append(out, spec.Mount{Target: m.Path, ReadOnly: m.ReadOnly, Dev: m.Dev, Ino: m.Ino})
+	}
+	return out
+}
+
+func domains(g spec.Gate) []string {
+	var out []string
+	for _, n := range g.Names {
+		out = append(out, n.Domain)
+	}
+	return out
+}
+
+// undeclared is a port of the host that the policy does not grant.
+func undeclared(g spec.Gate) uint16 {
+	granted := map[uint16]bool{}
+	for _, p := range g.HostPorts {
+		granted[p] = true
+	}
+	return outside(granted)
+}
+
+// unlistedPort is granted to no name: names may share an address.
+func unlistedPort(g spec.Gate) uint16 {
+	granted := map[uint16]bool{}
+	for _, n := range g.Names {
+		for _, p := range n.Ports {
+			granted[p] = true
+		}
+	}
+	return outside(granted)
+}
+
+func outside(granted map[uint16]bool) uint16 {
+	port := uint16(8445)
+	for granted[port] {
+		port++
+	}
+	return port
+}
+
+// Peers adds what must be unreachable because other sandboxes are up now.
+func Peers(checks []spec.Check, peers map[string]netip.Addr) []spec.Check {
+	for _, name := range sortedKeys(peers) {
+		checks = append(checks, spec.Check{Name: "peer-unreachable:" + name, Addr: peers[name], Ports: []uint16{22, 80, 443, 8080}})
+	}
+	return checks
+}
+
+// Join says which running gate the checks are about: its identity, and which
+// soft names it could not pin.
+func Join(checks []spec.Check, gate spec.GateStatus) []spec.Check {
+	unpinned := map[string]bool{}
+	for _, u := range gate.Unpinned {
+		unpinned[u.Domain] = true
+	}
+	out := make([]spec.Check, len(checks))
+	for i, c := range checks {
+		switch c.Kind() {
+		case "same-netns-as-gate":
+			c.Gate = &spec.Joined{Instance: gate.Instance, NetNS: gate.NetNS}
+		case "allowed", "port-not-listed-blocked":
+			if unpinned[c.Host] {
+				c.Skip = "not pinned (profile default)"
+			}
+		case "names-only-pinned":
+			var names []string
+			for _, n := range c.Names {
+				if !unpinned[n] {
+					names = append(names, n)
+				}
+			}
+			c.Names = names
+		}
+		out[i] = c
+	}
+	return out
+}

@@ -1,0 +1,44 @@
+package plan
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/corral-sandbox/corral/internal/policy"
+	"github.com/corral-sandbox/corral/internal/spec"
+)
+
+// readme tells the agent the truth about its fence, in one place.
+func readme(p *policy.Policy, g spec.Gate, s Service) []byte {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "You run inside a corral sandbox (%s).\n\n", g.Sandbox)
+	b.WriteString("Network: only the names below answer, on the ports given, by TCP. Everything else is refused at once;\n")
+	b.WriteString("trying again will not help. No other name resolves, and no DNS server can be reached.\n")
+	if len(g.Names) == 0 {
+		b.WriteString("  (no name is allowed)\n")
+	}
+	for _, n := range g.Names {
+		ports := "any port"
+		if !n.AnyPort {
+			ports = strings.Trim(fmt.Sprint(n.Ports), "[]")
+		}
+		fmt.Fprintf(&b, "  %s  %s\n", n.Domain, ports)
+	}
+	b.WriteString("\nFiles: these directories of the host are here under their own paths. Everything else you write is gone\n")
+	b.WriteString("when the sandbox ends.\n")
+	for _, m := range s.Mounts {
+		how := "read-write"
+		if m.ReadOnly {
+			how = "read-only"
+		}
+		fmt.Fprintf(&b, "  %s  %s\n", m.Path, how)
+	}
+	b.WriteString("\nYou have no root, no sudo and no capability, and cannot get them. To have something allowed, ask the person\n")
+	fmt.Fprintf(&b, "who runs you to change %s.\n", p.File)
+	return b.Bytes()
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
