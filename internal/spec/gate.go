@@ -26,8 +26,8 @@ type Gate struct {
 
 	// Address is the gate's own address on the corral network, Gateway the
 	// host's address there. Unset in other people's stacks.
-	Address netip.Addr `json:"address"`
-	Gateway netip.Addr `json:"gateway"`
+	Address netip.Addr `json:"address,omitzero"`
+	Gateway netip.Addr `json:"gateway,omitzero"`
 
 	// Resolvers are asked in order. Needed as soon as there are names.
 	Resolvers []netip.Addr `json:"resolvers,omitempty"`

@@ -13,7 +13,7 @@ type Check struct {
 	Name string `json:"name"`
 
 	Host  string       `json:"host,omitempty"`
-	Addr  netip.Addr   `json:"addr"`
+	Addr  netip.Addr   `json:"addr,omitzero"`
 	Addrs []netip.Addr `json:"addrs,omitempty"`
 	Port  uint16       `json:"port,omitempty"`
 	Ports []uint16     `json:"ports,omitempty"`

@@ -1,0 +1,107 @@
+// Package pipeline tests the pure half of corral as one: a policy goes in; the
+// plan's files, or the mistakes, come out. One txtar file a scenario; run with
+// -update to accept what changed, and read the diff.
+package pipeline
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/tools/txtar"
+
+	"github.com/corral-sandbox/corral/internal/diag"
+	"github.com/corral-sandbox/corral/internal/plan"
+	"github.com/corral-sandbox/corral/internal/policy"
+	"github.com/corral-sandbox/corral/internal/profile"
+	"github.com/corral-sandbox/corral/internal/render"
+	"github.com/corral-sandbox/corral/internal/spec"
+)
+
+var update = flag.Bool("update", false, "accept what comes out")
+
+func TestScenarios(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scenarios: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+			in, err := txtar.ParseFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(in.Files) == 0 || in.Files[0].Name != "corral.yaml" {
+				t.Fatal("a scenario starts with its corral.yaml")
+			}
+			out := &txtar.Archive{Comment: in.Comment, Files: in.Files[:1]}
+			for name, b := range through(t, in.Files[0].Data) {
+				out.Files = append(out.Files, txtar.File{Name: name, Data: b})
+			}
+			slices.SortFunc(out.Files[1:], func(a, b txtar.File) int { return strings.Compare(a.Name, b.Name) })
+			got := txtar.Format(out)
+			if *update {
+				if err := os.WriteFile(file, got, 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if want := txtar.Format(in); !bytes.Equal(got, want) {
+				t.Errorf("the output changed (run with -update to accept):\n%s", got)
+			}
+		})
+	}
+}
+
+// through takes a policy through the pipeline and returns what is worth a look.
+func through(t *testing.T, src []byte) map[string][]byte {
+	t.Helper()
+	p, err := policy.Parse("corral.yaml", src)
+	if err != nil {
+		var mistakes diag.List
+		if !errors.As(err, &mistakes) {
+			t.Fatalf("not a list of mistakes: %v", err)
+		}
+		return map[string][]byte{"errors": []byte(mistakes.Error() + "\n")}
+	}
+	p.File, p.Dir = "/home/dev/project/corral.yaml", "/home/dev/project"
+	if p.Name == "" {
+		p.Name = "project"
+	}
+	prof, err := profile.Load(p.Profile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	planned, err := plan.Build(p, prof, plan.Host{
+		UID: 1000, GID: 1000, Home: "/home/dev",
+		Resolvers:  []netip.Addr{netip.MustParseAddr("10.0.0.53")},
+		Probes:     spec.DefaultProbes(),
+		Subnet:     plan.DefaultSubnet,
+		Never:      []netip.Prefix{netip.MustParsePrefix("172.30.0.0/16")},
+		ProjectDev: 1, ProjectIno: 2,
+		Environment: map[string]string{"TERM": "xterm"},
+	}, netip.MustParseAddr("172.30.0.2"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	one, err := render.Render(planned)
+	if err != nil {
+		t.Fatal(err)
+	}
+	two, err := render.Render(planned)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if one.Digest() != two.Digest() {
+		t.Error("the same plan gave two trees")
+	}
+	delete(one, "seccomp.json") // generated; its own test knows what it may hold
+	one["command"] = []byte(strings.Join(planned.Services[0].Command, "\n") + "\n")
+	return one
+}
