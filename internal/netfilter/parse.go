@@ -91,7 +91,7 @@ func parseRule(words []string) (Rule, Counter, error) {
 			i += 2
 		case !commented && len(rest) >= 4 && rest[0] == "-m" && rest[1] == "comment" && rest[2] == "--comment":
 			commented = true
-			if id, reason, ok := strings.Cut(rest[3], ": "); ok && !strings.Contains(id, " ") {
+			if id, reason, ok := strings.Cut(rest[3], ": "); ok && id != "" && !strings.Contains(id, " ") {
 				rule.ID, rule.Reason = id, reason
 			} else {
 				rule.Reason = rest[3]

@@ -90,32 +90,37 @@ func (k *Kernel) ApplySets(ctx context.Context, sets ...Set) error {
 			return err
 		}
 	}
+	h, err := netlink.NewHandle(unix.NETLINK_NETFILTER)
+	if err != nil {
+		return err
+	}
+	defer h.Close()
 	for _, s := range sets {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := s.apply(); err != nil {
+		if err := s.apply(h); err != nil {
 			return fmt.Errorf("set %s: %w", s.Name, err)
 		}
 	}
 	return nil
 }
 
-func (s Set) apply() error {
+func (s Set) apply(h *netlink.Handle) error {
 	entries := s.sorted()
 	options := netlink.IpsetCreateOptions{
 		Family:      unix.AF_INET,
 		MaxElements: uint32(max(defaultMaxElements, len(entries))),
 	}
 	// One that is there may differ in size; if it differs in type, swap refuses.
-	if err := create(s.Name, s.kind(), options); err != nil && !errors.Is(err, unix.EEXIST) {
+	if err := create(h, s.Name, s.kind(), options); err != nil && !errors.Is(err, unix.EEXIST) {
 		return err
 	}
 	next := s.Name + newSuffix
-	if err := destroy(next); err != nil {
+	if err := destroy(h, next); err != nil {
 		return err
 	}
-	if err := create(next, s.kind(), options); err != nil {
+	if err := create(h, next, s.kind(), options); err != nil {
 		return err
 	}
 	for _, e := range entries {
@@ -124,25 +129,25 @@ func (s Set) apply() error {
 			proto := uint8(unix.IPPROTO_TCP)
 			entry.Port, entry.Protocol = &e.Port, &proto
 		}
-		if err := netlink.IpsetAdd(next, &entry); err != nil {
+		if err := h.IpsetAdd(next, &entry); err != nil {
 			return fmt.Errorf("add %s: %w", e, err)
 		}
 	}
-	if err := netlink.IpsetSwap(next, s.Name); err != nil {
+	if err := h.IpsetSwap(next, s.Name); err != nil {
 		return fmt.Errorf("swap: %w", err)
 	}
-	return destroy(next)
+	return destroy(h, next)
 }
 
-func create(name, kind string, options netlink.IpsetCreateOptions) error {
-	if err := netlink.IpsetCreate(name, kind, options); err != nil {
+func create(h *netlink.Handle, name, kind string, options netlink.IpsetCreateOptions) error {
+	if err := h.IpsetCreate(name, kind, options); err != nil {
 		return fmt.Errorf("create %s (%s): %w", name, kind, err)
 	}
 	return nil
 }
 
-func destroy(name string) error {
-	if err := netlink.IpsetDestroy(name); err != nil && !errors.Is(err, unix.ENOENT) {
+func destroy(h *netlink.Handle, name string) error {
+	if err := h.IpsetDestroy(name); err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("destroy %s: %w", name, err)
 	}
 	return nil
