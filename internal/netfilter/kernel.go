@@ -33,6 +33,10 @@ const (
 // is IPv6 at all, both families must work.
 func Open(ctx context.Context) (*Kernel, error) {
 	k := &Kernel{ipv6: true}
+	// What is missing there means something only where the rest is there.
+	if _, err := os.Stat("/proc/thread-self/net/dev"); err != nil {
+		return nil, err
+	}
 	// A namespace whose IPv6 is only switched off still has this file.
 	if _, err := os.Stat("/proc/thread-self/net/if_inet6"); errors.Is(err, fs.ErrNotExist) {
 		k.ipv6 = false

@@ -51,7 +51,10 @@ func TestMain(m *testing.M) {
 	case "":
 		os.Exit(m.Run())
 	case "open":
-		_, err = netfilter.Open(context.Background())
+		var k *netfilter.Kernel
+		if k, err = netfilter.Open(context.Background()); err == nil {
+			fmt.Println("IPv6:", k.HasIPv6())
+		}
 	default:
 		err = dial("tcp", what)
 	}
@@ -280,26 +283,26 @@ func (n namespace) readSets(t *testing.T, k *netfilter.Kernel, names ...string) 
 	return sets
 }
 
-// programs makes PATH hold nothing but the named iptables programs, each a
+// programs is a directory with nothing but the named iptables programs, each a
 // link to the target given for it.
-func programs(t *testing.T, links map[string]string) {
+func programs(t *testing.T, links map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
 	for name, target := range links {
 		check(t, os.Symlink(must(exec.LookPath(target)), filepath.Join(dir, name)))
 	}
-	t.Setenv("PATH", dir)
+	return dir
 }
 
 // legacyOnly makes the legacy programs the only ones there are.
 func legacyOnly(t *testing.T) {
 	t.Helper()
-	programs(t, map[string]string{
+	t.Setenv("PATH", programs(t, map[string]string{
 		"iptables":          "iptables-legacy",
 		"iptables-restore":  "iptables-legacy-restore",
 		"ip6tables":         "ip6tables-legacy",
 		"ip6tables-restore": "ip6tables-legacy-restore",
-	})
+	}))
 }
 
 func entry(addr string, port uint16) netfilter.Entry {
