@@ -101,13 +101,16 @@ func (g *guard) raise() error {
 
 // lower removes every guard from the host, rules first.
 func lower() error {
-	rules, err := ownRules()
-	if err != nil {
-		return err
-	}
-	for _, r := range rules {
-		if err := netlink.RuleDel(&r); err != nil {
-			return fmt.Errorf("remove %v: %w", r, err)
+	for {
+		rules, err := ownRules()
+		if err != nil {
+			return err
+		}
+		if len(rules) == 0 {
+			break
+		}
+		if err := netlink.RuleDel(&rules[0]); err != nil {
+			return fmt.Errorf("remove %v: %w", rules[0], err)
 		}
 	}
 	routes, err := tableRoutes()

@@ -85,6 +85,9 @@ type Lab struct {
 func Start(tb testing.TB, prefixes ...netip.Prefix) *Lab {
 	tb.Helper()
 	testenv.Require(tb, "netns")
+	if shared.on {
+		tb.Fatal("lab: this package shares a lab: Use")
+	}
 	l, err := start(prefixes)
 	if err != nil {
 		tb.Fatalf("lab: %v", err)
@@ -97,23 +100,22 @@ func Start(tb testing.TB, prefixes ...netip.Prefix) *Lab {
 	return l
 }
 
-var shared func() (*Lab, error)
+// shared is the lab of a package that has Main.
+var shared struct {
+	mu       sync.Mutex
+	on       bool
+	prefixes []netip.Prefix
+	lab      *Lab
+}
 
 // Main is TestMain of a package whose tests share one lab: it is started by
 // the first Use and closed at the end.
 func Main(m *testing.M, prefixes ...netip.Prefix) {
-	var l *Lab
-	shared = sync.OnceValues(func() (*Lab, error) {
-		var err error
-		l, err = start(prefixes)
-		return l, err
-	})
+	shared.on, shared.prefixes = true, prefixes
 	code := m.Run()
-	if l != nil {
-		if err := l.Close(); err != nil {
-			fmt.Fprintf(os.Stderr, "lab: close: %v\n", err)
-			code = 1
-		}
+	if err := closeShared(); err != nil {
+		fmt.Fprintf(os.Stderr, "lab: close: %v\n", err)
+		code = 1
 	}
 	os.Exit(code)
 }
@@ -123,15 +125,31 @@ func Main(m *testing.M, prefixes ...netip.Prefix) {
 func Use(tb testing.TB) *Lab {
 	tb.Helper()
 	testenv.Require(tb, "netns")
-	if shared == nil {
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	if !shared.on {
 		tb.Fatal("lab: Use needs lab.Main as the package's TestMain")
 	}
-	l, err := shared()
-	if err != nil {
-		tb.Fatalf("lab: %v", err)
+	if shared.lab == nil {
+		l, err := start(shared.prefixes)
+		if err != nil {
+			tb.Fatalf("lab: %v", err)
+		}
+		shared.lab = l
 	}
-	l.Guarded(tb)
-	return l
+	shared.lab.Guarded(tb)
+	return shared.lab
+}
+
+func closeShared() error {
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	l := shared.lab
+	shared.lab = nil
+	if l == nil {
+		return nil
+	}
+	return l.Close()
 }
 
 func start(prefixes []netip.Prefix) (_ *Lab, err error) {

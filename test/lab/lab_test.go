@@ -18,9 +18,12 @@ import (
 
 func TestMain(m *testing.M) { Main(m) }
 
-// TestStart comes first: it needs the machine's lab for itself.
-func TestStart(t *testing.T) {
+// TestNothingIsLeft needs the machine's lab for itself.
+func TestNothingIsLeft(t *testing.T) {
 	testenv.Require(t, "netns")
+	if err := closeShared(); err != nil {
+		t.Fatal(err)
+	}
 	before := traces(t)
 	l, err := start([]netip.Prefix{netip.MustParsePrefix("172.29.0.0/24")})
 	if err != nil {
