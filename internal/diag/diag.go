@@ -11,6 +11,12 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+	"unicode/utf8"
+)
+
+const (
+	maxPrinted = 100 // mistakes of one list
+	maxWidth   = 120 // characters of a source line
 )
 
 // Pos is a place in a file. Line and Col count from 1, Col in runes; zero
@@ -61,9 +67,14 @@ func (l List) Error() string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// Print writes every diagnostic, each ending in a line feed.
+// Print writes every diagnostic, each ending in a line feed; of more than a
+// person will read, the first and the number of the rest.
 func (l List) Print(w io.Writer) {
-	for _, d := range l {
+	for i, d := range l {
+		if i == maxPrinted {
+			fmt.Fprintf(w, "and %d more\n", len(l)-i)
+			return
+		}
 		d.Print(w)
 	}
 }
@@ -83,15 +94,34 @@ func (d Diagnostic) Print(w io.Writer) {
 	}
 }
 
-// excerpt is the source line made printable, and the blanks that bring a
-// caret under column col of it. Tabs stay tabs in both.
+// excerpt is the source line, or what of a long one is around column col, made
+// printable, and the blanks that bring a caret under that column. Tabs stay
+// tabs in both.
 func excerpt(source string, col int) (line, blanks string) {
 	var l, b strings.Builder
-	n := 0
-	for _, r := range source {
+	from, n := 0, 0
+	if utf8.RuneCountInString(source) > maxWidth {
+		from = max(0, col-maxWidth/2)
+	}
+	if from > 0 {
+		l.WriteString("...")
+		b.WriteString("   ")
+	}
+	for i, r := range source {
 		n++
+		if n <= from {
+			continue
+		}
+		if n > from+maxWidth {
+			l.WriteString("...")
+			break
+		}
 		s := string(r)
-		if r != '\t' {
+		switch {
+		case r == utf8.RuneError:
+			_, size := utf8.DecodeRuneInString(source[i:])
+			s = Escape(source[i : i+size])
+		case r != '\t':
 			s = Escape(s)
 		}
 		l.WriteString(s)
@@ -100,7 +130,7 @@ func excerpt(source string, col int) (line, blanks string) {
 		case r == '\t':
 			b.WriteByte('\t')
 		default:
-			b.WriteString(strings.Repeat(" ", len([]rune(s))))
+			b.WriteString(strings.Repeat(" ", utf8.RuneCountInString(s)))
 		}
 	}
 	return l.String(), b.String()

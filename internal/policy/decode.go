@@ -29,6 +29,10 @@ type decoder struct {
 	file  string
 	lines []string
 	errs  diag.List
+	kept  struct { // of line
+		n     int
+		runes []rune
+	}
 
 	// Where values stand that are judged after decoding.
 	profileNode *yaml.Node
@@ -42,7 +46,7 @@ type key struct {
 }
 
 func newDecoder(file string, src []byte) *decoder {
-	lines := strings.Split(string(src), "\n")
+	lines := strings.Split(strings.TrimPrefix(string(src), "\ufeff"), "\n")
 	for i, l := range lines {
 		lines[i] = strings.TrimSuffix(l, "\r")
 	}
@@ -63,6 +67,17 @@ func (d *decoder) report(at diag.Pos, hint, message string) {
 		e.Source = d.lines[at.Line-1]
 	}
 	d.errs = append(d.errs, e)
+}
+
+// line is the text of a line, in the runes that columns count.
+func (d *decoder) line(n int) []rune {
+	if n < 1 || n > len(d.lines) {
+		return nil
+	}
+	if d.kept.n != n { // a line can be as long as the file and full of nodes
+		d.kept.n, d.kept.runes = n, []rune(d.lines[n-1])
+	}
+	return d.kept.runes
 }
 
 // document is the root node of src, nil if there is none to decode. Mistakes
@@ -117,6 +132,8 @@ func (d *decoder) legible(src []byte) bool {
 			message = fmt.Sprintf("byte 0x%02x: the file is not UTF-8 text", src[i])
 		case r == '\n':
 			line, col = line+1, 0
+		case i == 0 && r == '\ufeff': // a byte order mark
+			col = 0
 		case r == '\t', r == '\r' && bytes.HasPrefix(src[i+1:], []byte("\n")):
 		case unicode.IsControl(r), r == '\u2028', r == '\u2029', r == '\ufeff', unicode.Is(unicode.Bidi_Control, r):
 			message = fmt.Sprintf("character U+%04X does not belong in a policy", r)
@@ -136,7 +153,7 @@ func (d *decoder) syntax(err error) {
 		d.report(diag.Pos{File: d.file}, "", "not YAML: "+err.Error())
 		return
 	}
-	at := diag.Pos{File: d.file, Line: e.Mark.Line, Col: e.Mark.Column}
+	place := diag.Pos{File: d.file, Line: e.Mark.Line, Col: e.Mark.Column}
 	message, hint := e.Message, ""
 	if e.ContextMsg != "" {
 		message += " " + e.ContextMsg
@@ -144,25 +161,31 @@ func (d *decoder) syntax(err error) {
 			message += fmt.Sprintf(" that starts in line %d", e.ContextMark.Line)
 		}
 	}
-	var rest string // of the line, from the place on
-	if at.Line > 0 && at.Line <= len(d.lines) {
-		if line := []rune(d.lines[at.Line-1]); at.Col > 0 && at.Col <= len(line) {
-			rest = string(line[at.Col-1:])
-		}
-		before := strings.TrimSuffix(d.lines[at.Line-1], rest)
-		if tab := strings.IndexByte(d.lines[at.Line-1], '\t'); tab >= 0 && strings.TrimSpace(d.lines[at.Line-1][:tab]) == "" && strings.TrimSpace(before) == "" {
-			at.Col = tab + 1
-			d.report(at, "indent with spaces", "a tab indents this line: YAML knows spaces only")
-			return
-		}
+	line := d.line(place.Line)
+	indent := slices.IndexFunc(line, func(r rune) bool { return r != ' ' && r != '\t' })
+	if tab := slices.Index(line, '\t'); tab >= 0 && tab < indent && place.Col <= indent+1 {
+		place.Col = tab + 1
+		d.report(place, "indent with spaces", "a tab indents this line: YAML knows spaces only")
+		return
 	}
+	first := at(line, place.Col)
 	switch {
 	case strings.HasPrefix(e.Message, "mapping values"):
 		hint = `a value that holds ": " is written in quotes; a key is indented like its neighbours`
-	case rest != "" && strings.ContainsRune("@`%", rune(rest[0])):
-		hint = fmt.Sprintf("a value that starts with %c is written in quotes", rest[0])
+	case strings.HasPrefix(e.Message, "found incompatible YAML"):
+		hint = "remove the line"
+	case strings.ContainsRune("@`%", first):
+		hint = fmt.Sprintf("a value that starts with %c is written in quotes", first)
 	}
-	d.report(at, hint, "not YAML: "+message)
+	d.report(place, hint, "not YAML: "+message)
+}
+
+// at is the rune in a column, 0 outside the line.
+func at(line []rune, col int) rune {
+	if col < 1 || col > len(line) {
+		return 0
+	}
+	return line[col-1]
 }
 
 // plain refuses what makes a YAML text mean something else than it shows:
@@ -171,7 +194,8 @@ func (d *decoder) plain(n *yaml.Node) {
 	if n.Anchor != "" {
 		d.errorf(n, "write the value out", "anchor &%s: a policy has no anchors", n.Anchor)
 	}
-	if n.Style&yaml.TaggedStyle != 0 {
+	// The library keeps no trace of the tag !, but a plain value cannot start so.
+	if n.Style&yaml.TaggedStyle != 0 || at(d.line(n.Line), n.Column) == '!' {
 		d.errorf(n, "remove it; a string is written in quotes", "tag %s: a policy has no tags", n.Tag)
 	}
 	if n.Kind == yaml.AliasNode {
@@ -194,8 +218,10 @@ func (d *decoder) is(n *yaml.Node, path, want string, kind yaml.Kind) bool {
 		return false
 	case n.Kind == kind && !null(n):
 		return true
+	case path == "":
+		d.errorf(n, "", "the policy must be %s, this is %s", want, describe(n))
 	case null(n) && n.Value == "":
-		d.errorf(n, "give it one or remove the key", "%s has no value: it must be %s", path, want)
+		d.errorf(n, "give it one or remove it", "%s has no value: it must be %s", path, want)
 	default:
 		d.errorf(n, "", "%s must be %s, this is %s", path, want, describe(n))
 	}
@@ -224,7 +250,8 @@ func describe(n *yaml.Node) string {
 	return "a string"
 }
 
-// mapping reads the keys of n, each at most once, and returns those it met.
+// mapping reads the keys of n, each at most once, and returns those it met,
+// mistyped ones under the name that was meant.
 func (d *decoder) mapping(n *yaml.Node, path string, keys ...key) (met map[string]bool) {
 	met = map[string]bool{}
 	if !d.is(n, path, "a mapping", yaml.MappingNode) {
@@ -248,7 +275,7 @@ func (d *decoder) mapping(n *yaml.Node, path string, keys ...key) (met map[strin
 		at := slices.IndexFunc(keys, func(c key) bool { return c.name == k.Value })
 		switch {
 		case at < 0:
-			d.unknown(k, path, keys)
+			met[d.unknown(k, path, keys)] = true
 		case keys[at].read == nil:
 			d.errorf(k, "remove it", "%s is not in this version", join(path, k.Value))
 		default:
@@ -259,21 +286,25 @@ func (d *decoder) mapping(n *yaml.Node, path string, keys ...key) (met map[strin
 	return met
 }
 
-func (d *decoder) unknown(k *yaml.Node, path string, keys []key) {
-	where, hint := "", ""
+// unknown complains about k and returns the key that was meant, if any.
+func (d *decoder) unknown(k *yaml.Node, path string, keys []key) (meant string) {
+	where := ""
 	if path != "" {
 		where = " in " + path
 	}
-	names := make([]string, len(keys))
-	for i, c := range keys {
-		names[i] = c.name
+	var names, now []string
+	for _, c := range keys {
+		names = append(names, c.name)
+		if c.read != nil {
+			now = append(now, c.name)
+		}
 	}
-	if s := nearest(k.Value, names); s != "" {
-		hint = fmt.Sprintf("did you mean %q?", s)
-	} else {
-		hint = "there is " + strings.Join(names, ", ")
+	hint := "there is " + strings.Join(now, ", ")
+	if meant = nearest(k.Value, names); meant != "" {
+		hint = fmt.Sprintf("did you mean %q?", meant)
 	}
 	d.errorf(k, hint, "unknown key %q%s", k.Value, where)
+	return meant
 }
 
 func join(path, key string) string {

@@ -20,8 +20,10 @@ const (
 	maxLabel = 63
 )
 
-// byAddress is the reason of half the refusals below.
-const byAddress = "corral resolves each name once and opens its addresses: list each name"
+// otherDots are the full stops that IDNA takes for one (UTS 46, section 2.3).
+const otherDots = "。．｡"
+
+const listNames = "corral pins the addresses of names: list each name"
 
 var (
 	labelWord  = regexp.MustCompile(`^[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?$`)
@@ -43,35 +45,39 @@ func ParseDomain(s string) (Domain, error) {
 	host, port, hasPort := strings.Cut(s, ":")
 	name := strings.TrimSuffix(s, ".")
 	switch {
-	case s == "":
+	case name == "":
 		return refuse("", "the name is empty")
 	case len(s) > 4*maxName:
 		return refuse("", "a name has at most %d characters, this has %d", maxName, len(s))
 	case strings.ContainsFunc(s, unicode.IsSpace):
-		return refuse(instead(strings.TrimSpace(s)), "%q holds white space", s)
+		return refuse(instead(s, strings.TrimSpace(s)), "%q holds white space", s)
 	case schemeWord.MatchString(s) || strings.HasPrefix(s, "//"):
 		hint := ""
 		if u, err := url.Parse(s); err == nil {
-			hint = instead(u.Hostname())
+			hint = instead(s, u.Hostname())
 		}
 		return refuse(hint, "%q is a URL, not a name", s)
 	case isAddress(s):
-		return refuse("use the name; "+byAddress, "%q is an IP address, not a name", s)
+		return refuse("write the name that it belongs to", "%q is an IP address, not a name", s)
 	case prefixOf(s).IsValid():
-		return refuse(byAddress, "%q is a range of addresses, not a name", s)
+		return refuse(listNames, "%q is a range of addresses, not a name", s)
 	case strings.Contains(s, "/"):
 		host, _, _ := strings.Cut(s, "/")
-		return refuse(instead(host), "%q holds a path: the fence opens hosts, not pages", s)
+		return refuse(instead(s, host), "%q holds a path: the fence opens hosts, not pages", s)
 	case strings.Contains(s, "@"):
-		return refuse(instead(s[strings.LastIndexByte(s, '@')+1:]), "%q holds a user name", s)
-	case strings.Contains(s, "*") || strings.HasPrefix(s, "."):
-		return refuse(byAddress, "%q is a wildcard", s)
+		return refuse(instead(s, s[strings.LastIndexByte(s, '@')+1:]), "%q holds a user name", s)
+	case strings.Contains(s, "*") || len(s) > 1 && strings.Trim(s, ".") == s[1:]:
+		return refuse(listNames, "%q is a wildcard", s)
 	case hasPort:
 		hint := ""
 		if d, err := ParseDomain(host); err == nil && digits.MatchString(port) {
 			hint = "write {domain: " + string(d) + ", ports: [" + port + "]}"
 		}
 		return refuse(hint, "%q: a port does not belong to the name", s)
+	case strings.ContainsAny(s, otherDots):
+		return refuse(instead(s, strings.NewReplacer("。", ".", "．", ".", "｡", ".").Replace(s)), "%q holds a full stop that is not .", s)
+	case numberWord.MatchString(strings.ToLower(name[strings.LastIndexByte(name, '.')+1:])):
+		return refuse("write the name that it belongs to", "%q ends in a number, as an IP address does", s)
 	case !strings.Contains(name, "."):
 		return refuse("write the full name, like git.corp.example", "%q is a single label: what it means depends on the machine", s)
 	}
@@ -85,18 +91,18 @@ func ParseDomain(s string) (Domain, error) {
 		labels[i] = a
 	}
 	name = strings.Join(labels, ".")
-	switch {
-	case len(name) > maxName:
+	if len(name) > maxName {
 		return refuse("", "a name has at most %d characters, this has %d", maxName, len(name))
-	case numberWord.MatchString(labels[len(labels)-1]):
-		return refuse("use the name; "+byAddress, "%q ends in a number, as an IP address does", s)
 	}
 	return Domain(name), nil
 }
 
-// instead hints at s if that would be a name.
-func instead(s string) string {
-	if d, err := ParseDomain(s); err == nil {
+// instead hints at that part of what was written, if it would be a name.
+func instead(written, part string) string {
+	if part == written { // it is being refused
+		return ""
+	}
+	if d, err := ParseDomain(part); err == nil {
 		return "write " + string(d)
 	}
 	return ""

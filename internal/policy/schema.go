@@ -238,7 +238,10 @@ func glued(n *yaml.Node) bool {
 }
 
 func (d *decoder) domain(n *yaml.Node, path string) (Domain, string) {
-	s, ok := d.text(n, path)
+	s, ok := n.Value, n.Style == 0 && describe(n) == "a number" // part of an address, as like as not
+	if !ok {
+		s, ok = d.text(n, path)
+	}
 	if !ok {
 		return "", ""
 	}

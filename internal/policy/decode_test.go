@@ -1,0 +1,259 @@
+package policy
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/corral-sandbox/corral/internal/diag"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+func golden(t *testing.T, file, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s (-update to accept)\n--- got\n%s--- want\n%s", file, got, want)
+	}
+}
+
+func TestParse(t *testing.T) {
+	for _, dir := range []string{"ok", "err"} {
+		files, err := filepath.Glob("testdata/" + dir + "/*.yaml")
+		if err != nil || len(files) == 0 {
+			t.Fatal("no cases: ", err)
+		}
+		for _, file := range files {
+			t.Run(dir+"/"+strings.TrimSuffix(filepath.Base(file), ".yaml"), func(t *testing.T) {
+				src, err := os.ReadFile(file)
+				if err != nil {
+					t.Fatal(err)
+				}
+				p, err := Parse(FileName, src)
+				if dir == "ok" && err != nil {
+					t.Fatal(err)
+				}
+				var got string
+				switch {
+				case dir == "ok":
+					got = string(encode(p))
+				case err == nil:
+					t.Fatal("accepted")
+				default:
+					for _, d := range err.(diag.List) {
+						if d.Line == 0 || d.Col == 0 {
+							t.Errorf("no place: %s", d.Message)
+						}
+					}
+					got = err.Error() + "\n"
+				}
+				golden(t, strings.TrimSuffix(file, ".yaml")+".golden", got)
+			})
+		}
+	}
+}
+
+// encode writes what Parse reads, every string in quotes.
+func encode(p *Policy) []byte {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "profile: %q\nmode: %q\n", p.Profile, p.Mode.String())
+	if p.Name != "" {
+		fmt.Fprintf(&b, "name: %q\n", p.Name)
+	}
+	b.WriteString("mounts:\n")
+	for i, kind := range []string{"rw", "ro"} {
+		fmt.Fprintf(&b, "  %s: [", kind)
+		for _, m := range p.Mounts {
+			if m.ReadOnly == (i == 1) {
+				fmt.Fprintf(&b, "%s, ", quote(m.Given))
+			}
+		}
+		b.WriteString("]\n")
+	}
+	fmt.Fprintf(&b, "egress:\n  defaults: %t\n  refresh: %q\n  allow:\n    [\n", p.Egress.Defaults, p.Egress.Refresh)
+	for _, r := range p.Egress.Allow {
+		fmt.Fprintf(&b, "    {domain: %s, liveness: %t, ports: ", r.Domain, r.Liveness)
+		if r.AnyPort {
+			b.WriteString("any")
+		} else {
+			b.WriteString(strings.ReplaceAll(fmt.Sprint(r.Ports), " ", ", "))
+		}
+		if len(r.Private) > 0 {
+			b.WriteString(", private: [")
+			for _, x := range r.Private {
+				fmt.Fprintf(&b, "%q, ", x)
+			}
+			b.WriteString("]")
+		}
+		b.WriteString("},\n")
+	}
+	b.WriteString("    ]\n")
+	if len(p.Command) > 0 {
+		b.WriteString("profile_options:\n  shell:\n    command: [")
+		for _, a := range p.Command {
+			fmt.Fprintf(&b, "%s, ", quote(a))
+		}
+		b.WriteString("]\n")
+	}
+	return b.Bytes()
+}
+
+// quote is s in YAML's double quotes.
+func quote(s string) string {
+	var b strings.Builder
+	for _, r := range s {
+		if r < ' ' || r == '"' || r == '\\' || r > '~' {
+			fmt.Fprintf(&b, `\U%08X`, r)
+		} else {
+			b.WriteRune(r)
+		}
+	}
+	return `"` + b.String() + `"`
+}
+
+// settled is p without what depends on how it was written.
+func settled(p *Policy) *Policy {
+	c := *p
+	c.Digest = ""
+	c.Mounts, c.Egress.Allow = nil, nil
+	for _, readOnly := range []bool{false, true} {
+		for _, m := range p.Mounts {
+			if m.ReadOnly == readOnly {
+				m.Pos = diag.Pos{}
+				c.Mounts = append(c.Mounts, m)
+			}
+		}
+	}
+	for _, r := range p.Egress.Allow {
+		r.Pos, r.Given = diag.Pos{}, ""
+		c.Egress.Allow = append(c.Egress.Allow, r)
+	}
+	return &c
+}
+
+func FuzzDecode(f *testing.F) {
+	files, err := filepath.Glob("testdata/*/*.yaml")
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, file := range files {
+		src, err := os.ReadFile(file)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(src)
+	}
+	f.Fuzz(func(t *testing.T, src []byte) {
+		p, err := Parse(FileName, src)
+		if err != nil {
+			var l diag.List
+			if !errors.As(err, &l) || len(l) == 0 {
+				t.Fatalf("%T: %v", err, err)
+			}
+			l.Print(io.Discard)
+			if strings.ContainsAny(err.Error(), "\x00\x1b\r\u202e\u2028\u0085") {
+				t.Fatalf("%q", err.Error())
+			}
+			return
+		}
+		again, err := Parse(FileName, encode(p))
+		if err != nil {
+			t.Fatalf("%s\ndoes not parse again: %v", encode(p), err)
+		}
+		if want, got := settled(p), settled(again); !reflect.DeepEqual(want, got) {
+			t.Fatalf("%s\nparses again as\n%s", encode(want), encode(got))
+		}
+	})
+}
+
+// Zero values deny: what was not decoded grants nothing.
+func TestZeroPolicy(t *testing.T) {
+	var p Policy
+	if p.Mode == Run || p.Mode == Daemon || p.Mode.String() != "invalid" {
+		t.Errorf("mode %v", p.Mode)
+	}
+	if p.Egress.Defaults || len(p.Egress.Allow) > 0 {
+		t.Errorf("egress %+v", p.Egress)
+	}
+}
+
+func TestParseLimits(t *testing.T) {
+	sized := func(n int) []byte {
+		head := "profile: shell\n#"
+		return []byte(head + strings.Repeat("x", n-len(head)))
+	}
+	if _, err := Parse(FileName, sized(maxBytes)); err != nil {
+		t.Error(err)
+	}
+	if _, err := Parse(FileName, sized(maxBytes+1)); err == nil {
+		t.Error("too large, accepted")
+	}
+	list := func(n int) []byte {
+		var b bytes.Buffer
+		b.WriteString("profile: shell\negress:\n  allow:\n")
+		for i := range n {
+			fmt.Fprintf(&b, "  - h%d.example\n", i)
+		}
+		return b.Bytes()
+	}
+	if _, err := Parse(FileName, list(maxEntries)); err != nil {
+		t.Error(err)
+	}
+	if _, err := Parse(FileName, list(maxEntries+1)); err == nil {
+		t.Error("too many entries, accepted")
+	}
+	// A file full of mistakes on one line costs no more than its size.
+	var many bytes.Buffer
+	many.WriteString("{")
+	for i := range 20_000 {
+		fmt.Fprintf(&many, "k%d: 1,", i)
+	}
+	many.WriteString("}")
+	_, err := Parse(FileName, many.Bytes())
+	if err == nil || len(err.Error()) > 20_000 {
+		t.Errorf("%d bytes of complaint", len(fmt.Sprint(err)))
+	}
+}
+
+func TestDigestIsOfTheVeryBytes(t *testing.T) {
+	a, err := Parse(FileName, []byte("profile: shell\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := Parse(FileName, []byte("profile: shell\n\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a.Digest == b.Digest || !strings.HasPrefix(a.Digest, "sha256:") || len(a.Digest) != 7+64 {
+		t.Errorf("%s, %s", a.Digest, b.Digest)
+	}
+}
+
+func TestNearest(t *testing.T) {
+	words := []string{"rw", "ro", "egress", "host_services", "env_file", "profile"}
+	for _, c := range []struct{ given, want string }{
+		{"egres", "egress"}, {"egerss", "egress"}, {"Egress", "egress"}, {"envfile", "env_file"}, {"env-file", "env_file"},
+		{"host_service", "host_services"}, {"hostservices", "host_services"}, {"R0", "ro"}, {"RW", "rw"},
+		{"rx", ""}, {"r", ""}, {"", ""}, {"publish", ""}, {"x", ""},
+	} {
+		if got := nearest(c.given, words); got != c.want {
+			t.Errorf("nearest(%q) = %q, want %q", c.given, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,42 @@
+package policy
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/corral-sandbox/corral/internal/exit"
+)
+
+func FuzzParseDomain(f *testing.F) {
+	for _, s := range []string{
+		"github.com", "GitHub.COM.", "bücher.example", "xn--bcher-kva.example", "faß.example", "例え.テスト",
+		"1.2.3.4", "[::1]:443", "10.0.0.0/8", "https://u@a.test:1/x", "a.test:443", "*.a.test", "_.a", "a..b", "аpple.test",
+		"a_b.test", "r3---sn.test", "", " ", ".", "xn--.a", "İ.test", "ﬁ.test",
+	} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		d, err := ParseDomain(s)
+		if err != nil {
+			var e *exit.Error
+			if !errors.As(err, &e) || e.Status != exit.Invalid || d != "" {
+				t.Fatalf("%q: %q, %v", s, d, err)
+			}
+			return
+		}
+		again, err := ParseDomain(string(d))
+		if err != nil || again != d {
+			t.Fatalf("%q is %q, which is %q, %v", s, d, again, err)
+		}
+		name := string(d)
+		if len(name) > maxName || !strings.Contains(name, ".") || strings.HasSuffix(name, ".") {
+			t.Fatalf("%q", name)
+		}
+		for label := range strings.SplitSeq(name, ".") {
+			if len(label) > maxLabel || !labelWord.MatchString(label) {
+				t.Fatalf("%q: label %q", name, label)
+			}
+		}
+	})
+}
