@@ -1,0 +1,217 @@
+package engine
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/corral-sandbox/corral/internal/spec"
+	"github.com/corral-sandbox/corral/test/lab"
+)
+
+// Only a gate ever holds a capability: neither the agent's container as
+// created, nor its first process, nor the harness's first instruction.
+func TestNoCapabilityEver(t *testing.T) {
+	s := project(t, nothing)
+	end := s.up("cat /proc/self/status /proc/1/status; echo up; read -r _", "up")
+	inspect := docker(t, "inspect", "--format", "{{json .HostConfig.CapAdd}} {{json .HostConfig.CapDrop}} {{json .HostConfig.Privileged}} {{.Config.User}} {{json .HostConfig.SecurityOpt}}", s.agent())
+	for _, want := range []string{`null ["ALL"] false`, fmt.Sprintf("%d:%d", ownerUID, ownerGID), "no-new-privileges", "seccomp="} {
+		if !strings.Contains(inspect, want) {
+			t.Errorf("no %s in %s", want, inspect)
+		}
+	}
+	got := docker(t, "inspect", "--format", "{{json .HostConfig.CapAdd}} {{json .HostConfig.CapDrop}}", s.gate())
+	if want := `["NET_ADMIN","NET_RAW","SETUID","SETGID","KILL"] ["ALL"]`; got != want {
+		t.Errorf("the gate has %s, want %s", got, want)
+	}
+	out := docker(t, "exec", s.agent(), "cat", "/proc/1/status", "/proc/self/status")
+	end()
+	sets := regexp.MustCompile(`(?m)^Cap(Inh|Prm|Eff|Bnd|Amb):\s*([0-9a-f]+)$`).FindAllStringSubmatch(out, -1)
+	if len(sets) != 10 {
+		t.Fatalf("%d capability sets in %s", len(sets), out)
+	}
+	for _, m := range sets {
+		if strings.Trim(m[2], "0") != "" {
+			t.Errorf("Cap%s is %s", m[1], m[2])
+		}
+	}
+	r := s.corral("run", "--", "cat", "/proc/self/status")
+	if n := len(regexp.MustCompile(`(?m)^Cap\w+:\s*0+$`).FindAllString(r.out, -1)); n != 5 {
+		t.Errorf("the harness's first instruction: %d empty sets of 5: %v", n, r)
+	}
+}
+
+// The hostile agent: whatever it tries, nothing reaches the corral bridge for
+// an address that the policy does not list, and nobody is asked for a name.
+func TestPrisoner(t *testing.T) {
+	s := project(t, allowed)
+	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
+	s.lab.Control(t, "corral")
+	b, err := os.ReadFile(filepath.Join(s.bin, "corral-prisoner"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.write("corral-prisoner", string(b))
+	if err := os.Chmod(filepath.Join(s.dir, "corral-prisoner"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	probes := lab.Probes()
+	targets, err := json.Marshal(map[string]any{
+		"unlisted": probes.Unlisted, "resolver": probes.Resolver, "metadata": probes.Metadata, "ipv6": probes.IPv6,
+		"gateway": "172.30.0.1", "listener": "172.30.0.1:9", "allowed": []string{"44.10.0.10:443"}, "names": []string{"secret.evil.test", "unlisted.test"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.write("targets.json", string(targets))
+	capture := s.lab.Capture(t, bridge)
+	asked, heard := len(s.lab.DNS.Queries()), len(s.lab.Authority.Queries())
+
+	r := s.corral("run", "--", "./corral-prisoner", "--json", "--targets", "targets.json")
+	attempts := strings.Count(r.out, "\n")
+	if r.code != 0 || attempts < 40 {
+		t.Errorf("%d attempts: %v", attempts, r)
+	}
+	listed := map[netip.Addr]bool{netip.MustParseAddr("44.10.0.10"): true, lab.NameServer: true}
+	if left := capture.Match(func(p lab.Packet) bool { return !listed[p.Dst] }); len(left) > 0 {
+		t.Errorf("%d packets to unlisted addresses, the first %v", len(left), left[0])
+	}
+	for _, q := range s.lab.DNS.Queries()[asked:] {
+		if !strings.EqualFold(strings.TrimSuffix(q.Name, "."), "api.allowed.test") {
+			t.Errorf("the name server was asked for %v", q)
+		}
+	}
+	if q := s.lab.Authority.Queries()[heard:]; len(q) > 0 {
+		t.Errorf("somebody's name server was asked for %v", q[0])
+	}
+}
+
+// R006, R017: Docker's own resolver cannot be used in any way, while its
+// rules in the nat table stay as they are.
+func TestDockersResolverIsClosed(t *testing.T) {
+	s := project(t, allowed)
+	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
+	end := s.up("echo up; read -r _", "up")
+	nat := inNamespace(t, s.gate(), "iptables-save", "-t", "nat")
+	if !strings.Contains(nat, "127.0.0.11") {
+		t.Errorf("Docker's rules are gone from nat: %s", nat)
+	}
+	capture := s.lab.Capture(t, bridge)
+	ask := `
+use Socket;
+my ($port, $kind) = @ARGV;
+my $q = "\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x06secret\x04evil\x04test\x00\x00\x01\x00\x01";
+socket(my $s, PF_INET, $kind eq "udp" ? SOCK_DGRAM : SOCK_STREAM, 0) or die;
+connect($s, sockaddr_in($port, inet_aton("127.0.0.11"))) or do { print "refused\n"; exit };
+syswrite($s, $kind eq "udp" ? $q : pack("n", length $q) . $q);
+my $r = ""; vec($r, fileno($s), 1) = 1;
+if (select($r, undef, undef, 1) && sysread($s, my $b, 512)) { print "answered\n" } else { print "refused\n" }
+`
+	s.write("ask.pl", ask)
+	ports := []string{"53"}
+	for _, m := range regexp.MustCompile(`--to-destination 127\.0\.0\.11:(\d+)`).FindAllStringSubmatch(nat, -1) {
+		ports = append(ports, m[1])
+	}
+	if len(ports) != 3 {
+		t.Errorf("Docker's resolver has ports %v, want 53 and two hidden ones", ports)
+	}
+	for _, port := range ports {
+		for _, kind := range []string{"udp", "tcp"} {
+			if got := docker(t, "exec", s.agent(), "perl", filepath.Join(s.dir, "ask.pl"), port, kind); got != "refused" {
+				t.Errorf("%s %s: %s", kind, port, got)
+			}
+		}
+	}
+	end()
+	if p := capture.Match(func(p lab.Packet) bool { return p.DstPort == 53 && p.Dst != lab.NameServer }); len(p) > 0 {
+		t.Errorf("a lookup left: %v", p[0])
+	}
+	if q := s.lab.DNS.Queries("secret.evil.test"); len(q) > 0 {
+		t.Errorf("the name server was asked: %v", q[0])
+	}
+}
+
+// Two sandboxes at once cannot reach each other, and the end of one is nothing
+// to the other.
+func TestTwoSandboxes(t *testing.T) {
+	one := project(t, nothing)
+	two := project(t, allowed)
+	two.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
+	// The parent leaves once the socket listens; its child answers.
+	listen := `perl -MIO::Socket::INET -e 'my $l = IO::Socket::INET->new(Listen => 5, LocalPort => 8080) or die; exit if fork; while (my $c = $l->accept) { close $c }'; ` +
+		connect + `t $(hostname -i) 8080; read -r _`
+	endOne := one.up(listen, " 0 ") // reached from its own side: the listener is there
+	address := docker(t, "inspect", "--format", "{{.NetworkSettings.Networks.corral.IPAddress}}", one.gate())
+	capture := two.lab.Capture(t, bridge)
+	endTwo := two.up(connect+"t "+address+" 8080; echo up; read -r _; t api.allowed.test 443; echo after", "up")
+
+	out := docker(t, "logs", two.agent())
+	if !regexp.MustCompile(regexp.QuoteMeta(address) + ` [1-9]`).MatchString(out) {
+		t.Errorf("the other sandbox: %s", out)
+	}
+	if p := capture.To(netip.MustParseAddr(address)); len(p) > 0 {
+		t.Errorf("a packet between sandboxes: %v", p[0])
+	}
+	v := two.corral("verify")
+	if v.code != 0 || !regexp.MustCompile(`(?m)^ok +peer-unreachable:`+regexp.QuoteMeta(one.id)).MatchString(v.out) {
+		t.Error(v)
+	}
+	if r := one.corral("down"); r.code != 0 {
+		t.Error(r)
+	}
+	endOne()
+	if left := one.containers(); len(left) > 0 {
+		t.Errorf("left of the one: %v", left)
+	}
+	out = docker(t, "exec", two.agent(), "bash", "-c", connect+"t api.allowed.test 443")
+	if !strings.Contains(out, "api.allowed.test 0 ") {
+		t.Errorf("the other one after the first has ended: %s", out)
+	}
+	endTwo()
+}
+
+// R008: every name of the hosts file is in the set and the reverse, from one
+// resolution, also where each query gives another part of a pool.
+func TestRotatingPool(t *testing.T) {
+	s := project(t, allowed)
+	pool := []string{}
+	for i := 10; i <= 30; i++ {
+		pool = append(pool, fmt.Sprintf("44.10.0.%d", i))
+	}
+	s.lab.DNS.Set("api.allowed.test", lab.A(pool...).Rotating(4))
+	end := s.up("echo up; read -r _", "up")
+	defer end()
+	var status spec.GateStatus
+	if err := spec.Decode(strings.NewReader(docker(t, "exec", s.gate(), spec.GuestDir+"/bin/corral-gate", "status", "--json")), &status); err != nil {
+		t.Fatal(err)
+	}
+	if len(status.Pins) != 1 || len(status.Pins[0].Addrs) <= 4 {
+		t.Fatalf("one answer only was pinned: %v", status.Pins)
+	}
+	set := inNamespace(t, s.gate(), "ipset", "list", "corral-pins")
+	hosts := docker(t, "exec", s.agent(), "cat", "/etc/hosts")
+	for _, a := range status.Pins[0].Addrs {
+		if !strings.Contains(set, a.String()+",tcp:443") || !regexp.MustCompile(`(?m)^`+regexp.QuoteMeta(a.String())+`\s.*api\.allowed\.test`).MatchString(hosts) {
+			t.Errorf("%v is not in both the set and the hosts file", a)
+		}
+	}
+	if n := len(regexp.MustCompile(`(?m)api\.allowed\.test`).FindAllString(hosts, -1)); n != len(status.Pins[0].Addrs) {
+		t.Errorf("%d lines in the hosts file for %d pins", n, len(status.Pins[0].Addrs))
+	}
+	out := docker(t, "exec", s.agent(), "bash", "-c", connect+"for i in $(seq 200); do t api.allowed.test 443; done")
+	if n := strings.Count(out, "api.allowed.test 0 "); n != 200 {
+		t.Errorf("%d of 200 connections to a rotating pool", n)
+	}
+}
+
+// inNamespace runs a program of the host's in a container's network namespace.
+func inNamespace(t *testing.T, container string, args ...string) string {
+	t.Helper()
+	pid := docker(t, "inspect", "--format", "{{.State.Pid}}", container)
+	return run(t, append([]string{"nsenter", "--target", pid, "--net"}, args...)...)
+}

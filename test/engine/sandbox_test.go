@@ -1,0 +1,288 @@
+// Package engine tests whole sandboxes on a real Docker Engine, as a person
+// would use them: the real binaries, run by an unprivileged owner of a
+// project. What leaves is judged by the lab's captures, never by the agent.
+package engine
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/corral-sandbox/corral/internal/command"
+	"github.com/corral-sandbox/corral/internal/plan"
+	"github.com/corral-sandbox/corral/internal/policy"
+	"github.com/corral-sandbox/corral/internal/testenv"
+	"github.com/corral-sandbox/corral/test/lab"
+)
+
+// The person whose projects these are: nobody of this machine's.
+const (
+	ownerUID = 12345
+	ownerGID = 12346
+)
+
+// bridge is the corral network's interface on the host, where everything that
+// gates send passes before masquerade.
+const bridge = "corral0"
+
+func TestMain(m *testing.M) { lab.Main(m) }
+
+// built holds the binaries under test: the ones people get, and a build whose
+// gate can be slowed and killed at each step.
+var built = sync.OnceValues(func() (dirs [2]string, err error) {
+	root, err := os.MkdirTemp("", "corral-bin-")
+	if err != nil {
+		return dirs, err
+	}
+	if err := os.Chmod(root, 0o755); err != nil {
+		return dirs, err
+	}
+	for i, tags := range []string{"", "failpoints"} {
+		dirs[i] = filepath.Join(root, strconv.Itoa(i))
+		for out, pkgs := range map[string][]string{
+			dirs[i] + "/":                {"../../cmd/corral", "../../cmd/corral-gate", "../../cmd/corral-verify"},
+			dirs[i] + "/corral-prisoner": {"../hostile/prisoner"},
+		} {
+			build := exec.Command("go", append([]string{"build", "-tags", tags, "-trimpath", "-buildvcs=false", "-o", out}, pkgs...)...)
+			build.Env = append(os.Environ(), "CGO_ENABLED=0")
+			if b, err := build.CombinedOutput(); err != nil {
+				return dirs, fmt.Errorf("%w: %s", err, b)
+			}
+		}
+	}
+	return dirs, nil
+})
+
+// sandbox is one project of the owner's and the corral that they run.
+type sandbox struct {
+	tb  testing.TB
+	lab *lab.Lab
+	bin string // the directory of the binaries
+	dir string // the project
+	env []string
+	id  string
+}
+
+// project makes a project with a policy, owned by an unprivileged person, on a
+// guarded machine where corral is installed.
+func project(t testing.TB, yaml string) *sandbox { return projectWith(t, 0, yaml) }
+
+// slowed is project with a gate that can be stopped at its steps.
+func slowed(t testing.TB, yaml string) *sandbox { return projectWith(t, 1, yaml) }
+
+func projectWith(t testing.TB, build int, yaml string) *sandbox {
+	t.Helper()
+	testenv.Require(t, "netns", "engine")
+	l := lab.Use(t)
+	dirs, err := built()
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, err := os.MkdirTemp("", "corral-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(root) })
+	s := &sandbox{tb: t, lab: l, bin: dirs[build], dir: filepath.Join(root, "project")}
+	probes := lab.Probes()
+	s.env = []string{
+		"PATH=" + os.Getenv("PATH"),
+		"HOME=" + filepath.Join(root, "home"),
+		"TERM=dumb",
+		"CORRAL_RESOLVERS=" + lab.NameServer.String(),
+		fmt.Sprintf("CORRAL_PROBES=unlisted=%v,resolver=%v,metadata=%v,ipv6=%v", probes.Unlisted, probes.Resolver, probes.Metadata, probes.IPv6),
+	}
+	for _, d := range []string{root, s.dir, filepath.Join(root, "home")} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chown(d, ownerUID, ownerGID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.write("corral.yaml", yaml)
+	s.id = plan.ID(name(t, yaml), filepath.Join(s.dir, "corral.yaml"))
+	if r := s.corral("install"); r.code != 0 {
+		t.Fatalf("corral install: %v", r)
+	}
+	t.Cleanup(func() {
+		if r := s.corral("down"); r.code != 0 {
+			t.Errorf("corral down: %v", r)
+		}
+		s.dropImages()
+		if left := s.containers(); len(left) > 0 {
+			t.Errorf("left behind: %v", left)
+		}
+	})
+	return s
+}
+
+func name(t testing.TB, yaml string) string {
+	p, err := policy.Parse("corral.yaml", []byte(yaml))
+	if err != nil || p.Name == "" {
+		return "project"
+	}
+	return p.Name
+}
+
+// write puts a file of the owner's into the project.
+func (s *sandbox) write(name, content string) {
+	s.tb.Helper()
+	path := filepath.Join(s.dir, name)
+	if err := errors.Join(os.WriteFile(path, []byte(content), 0o644), os.Chown(path, ownerUID, ownerGID)); err != nil {
+		s.tb.Fatal(err)
+	}
+}
+
+// result is what became of a command.
+type result struct {
+	out, err string
+	code     int
+}
+
+func (r result) String() string {
+	return fmt.Sprintf("status %d\nstdout: %s\nstderr: %s", r.code, r.out, r.err)
+}
+
+// cmd is a corral command as the owner types it, in the project. It is ended,
+// with its sandbox, when the test ends.
+func (s *sandbox) cmd(args ...string) *exec.Cmd {
+	c := exec.Command(filepath.Join(s.bin, "corral"), args...)
+	c.Dir, c.Env = s.dir, s.env
+	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: ownerUID, Gid: ownerGID, Groups: dockerGroups()}}
+	return c
+}
+
+// dockerGroups lets the owner use the engine as a member of its group.
+func dockerGroups() []uint32 {
+	fi, err := os.Stat("/var/run/docker.sock")
+	if err != nil {
+		return nil
+	}
+	return []uint32{fi.Sys().(*syscall.Stat_t).Gid}
+}
+
+// limit bounds every command of a test.
+const limit = 3 * time.Minute
+
+func (s *sandbox) corral(args ...string) result { return s.corralIn("", args...) }
+
+// corralIn runs a command to its end with text on its standard input.
+func (s *sandbox) corralIn(stdin string, args ...string) result {
+	s.tb.Helper()
+	c := s.cmd(args...)
+	var out, errs bytes.Buffer
+	c.Stdin, c.Stdout, c.Stderr = strings.NewReader(stdin), &out, &errs
+	if err := c.Start(); err != nil {
+		s.tb.Fatal(err)
+	}
+	timer := time.AfterFunc(limit, func() { c.Process.Kill() })
+	defer timer.Stop()
+	err := c.Wait()
+	if exited := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exited) {
+		s.tb.Fatal(err)
+	}
+	return result{out.String(), errs.String(), c.ProcessState.ExitCode()}
+}
+
+// sh runs a shell script as the agent.
+func (s *sandbox) sh(script string) result {
+	s.tb.Helper()
+	return s.corral("run", "--", "bash", "-c", script)
+}
+
+// up starts an agent in the background and waits until it has said a line.
+// The result ends it.
+func (s *sandbox) up(script, line string) (end func()) {
+	s.tb.Helper()
+	c := s.cmd("run", "--", "bash", "-c", script)
+	var errs bytes.Buffer
+	c.Stderr = &errs
+	in, err := c.StdinPipe()
+	if err != nil {
+		s.tb.Fatal(err)
+	}
+	out, err := c.StdoutPipe()
+	if err != nil {
+		s.tb.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		s.tb.Fatal(err)
+	}
+	ended := make(chan struct{})
+	end = sync.OnceFunc(func() {
+		in.Close()
+		timer := time.AfterFunc(limit, func() { c.Process.Kill() })
+		defer timer.Stop()
+		<-ended
+		c.Wait()
+	})
+	s.tb.Cleanup(end)
+	found := make(chan bool, 1)
+	go func() {
+		defer close(ended)
+		var seen bytes.Buffer
+		buf := make([]byte, 4096)
+		told := false
+		for {
+			n, err := out.Read(buf)
+			seen.Write(buf[:n])
+			if !told && strings.Contains(seen.String(), line) {
+				told = true
+				found <- true
+			}
+			if err != nil {
+				if !told {
+					found <- false
+				}
+				return
+			}
+		}
+	}()
+	select {
+	case ok := <-found:
+		if !ok {
+			end()
+			s.tb.Fatalf("the agent ended without saying %q: %s", line, errs.String())
+		}
+	case <-time.After(limit):
+		s.tb.Fatalf("the agent did not say %q within %v", line, limit)
+	}
+	return end
+}
+
+// docker runs the docker command and returns what it prints.
+func docker(t testing.TB, args ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	out, err := command.Run(ctx, nil, append([]string{"docker"}, args...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func (s *sandbox) gate() string  { return "corral-" + s.id + "-main-gate" }
+func (s *sandbox) agent() string { return "corral-" + s.id + "-main" }
+
+// containers lists what exists of the sandbox.
+func (s *sandbox) containers() []string {
+	return strings.Fields(docker(s.tb, "ps", "--all", "--quiet", "--filter", "label=dev.corral.sandbox="+s.id))
+}
+
+func (s *sandbox) dropImages() {
+	for _, tag := range strings.Fields(docker(s.tb, "images", "--format", "{{.Repository}}:{{.Tag}}", "corral-"+s.id+"-main")) {
+		docker(s.tb, "rmi", tag)
+	}
+}
