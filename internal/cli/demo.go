@@ -164,11 +164,11 @@ func (a *app) runDemo(ctx context.Context) (err error) {
 	a.showDenied(status)
 
 	a.heading("The fence, verified from the inside")
-	events, err := e.Verify(ctx, g.ID, id, g.Plan.Services[0])
+	proof, err := e.Verify(ctx, g.ID, id, g.Plan.Services[0])
 	if err != nil {
 		return err
 	}
-	verified := a.verdict(events, false)
+	verified := a.show(proof)
 	_ = stream.HangUp() // the agent leaves by itself; End removes it either way
 
 	fmt.Fprintln(a.out)
@@ -320,11 +320,15 @@ func (a *app) heading(s string) { fmt.Fprintf(a.out, "\n%s\n", a.paint("1", s)) 
 func (a *app) good(s string) string { return a.paint("32", s) }
 func (a *app) bad(s string) string  { return a.paint("31;1", s) }
 
-// paint colours words of ours on a terminal; see no-color.org.
+// colour says whether the person's terminal wants colours; see no-color.org.
+func (a *app) colour() bool {
+	return terminal(a.out) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+}
+
+// paint colours words of ours.
 func (a *app) paint(code, s string) string {
-	if !terminal(a.out) || os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb" {
+	if !a.colour() {
 		return s
 	}
 	return "\x1b[" + code + "m" + s + "\x1b[0m"
 }
-

@@ -43,6 +43,7 @@ func (a *app) load() (*project, error) {
 		Project:    dir,
 		ConfigHome: os.Getenv("XDG_CONFIG_HOME"),
 		DataHome:   os.Getenv("XDG_DATA_HOME"),
+		Profiles:   profile.Names(),
 	})
 	if err != nil {
 		return nil, err

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/corral-sandbox/corral/internal/diag"
 	"github.com/corral-sandbox/corral/internal/engine"
 	"github.com/corral-sandbox/corral/internal/exit"
+	"github.com/corral-sandbox/corral/internal/report"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
 
@@ -31,11 +33,14 @@ Exit 1 if a check failed or could not be told.`,
 			if err != nil {
 				return err
 			}
-			events, err := a.prove(c.Context(), e, p)
+			proof, err := a.prove(c.Context(), e, p)
 			if err != nil {
 				return err
 			}
-			return a.verdict(events, asJSON)
+			if asJSON {
+				return a.showJSON(p, proof)
+			}
+			return a.show(proof)
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "a stream of JSON events")
@@ -43,7 +48,7 @@ Exit 1 if a check failed or could not be told.`,
 }
 
 // prove verifies the sandbox that is up, or a throw-away one.
-func (a *app) prove(ctx context.Context, e *engine.Engine, p *project) (events []spec.Event, err error) {
+func (a *app) prove(ctx context.Context, e *engine.Engine, p *project) (proof *engine.Proof, err error) {
 	members, err := e.Members(ctx, p.id())
 	if err != nil {
 		return nil, err
@@ -70,16 +75,40 @@ func (a *app) prove(ctx context.Context, e *engine.Engine, p *project) (events [
 		return nil, err
 	}
 	defer stream.Close()
-	events, err = e.Verify(ctx, g.ID, id, g.Plan.Services[0])
+	proof, err = e.Verify(ctx, g.ID, id, g.Plan.Services[0])
 	if err != nil {
 		if said := stream.LastWords(ctx); said != "" {
 			return nil, fmt.Errorf("%w (the service said: %s)", err, diag.Escape(said))
 		}
 	}
-	return events, err
+	return proof, err
 }
 
-func (a *app) proveRunning(ctx context.Context, e *engine.Engine, p *project, gate, service engine.Member) ([]spec.Event, error) {
+// show prints a proof as lines and turns it into the exit status.
+func (a *app) show(proof *engine.Proof) error {
+	tally, err := report.Text(a.out, []report.Section{proof.Section}, a.colour())
+	return verdict(tally, err)
+}
+
+// showJSON prints it as a stream of events.
+func (a *app) showJSON(p *project, proof *engine.Proof) error {
+	tally, err := report.JSON(a.out, report.Header{
+		Time:     time.Now().UTC(),
+		Sandbox:  p.id(),
+		Versions: map[string]string{"corral": spec.Release()},
+		Digests:  map[string]string{"policy": p.policy.Digest, "rules": proof.Rules},
+	}, []report.Section{proof.Section})
+	return verdict(tally, err)
+}
+
+func verdict(t report.Tally, err error) error {
+	if err == nil && !t.OK() {
+		return exit.Status(exit.Failed)
+	}
+	return err
+}
+
+func (a *app) proveRunning(ctx context.Context, e *engine.Engine, p *project, gate, service engine.Member) (*engine.Proof, error) {
 	for _, h := range e.Health(ctx, []engine.Member{gate, service}) {
 		if !h.OK {
 			return nil, fmt.Errorf("%s: %s", h.Service, h.State)
@@ -91,4 +120,3 @@ func (a *app) proveRunning(ctx context.Context, e *engine.Engine, p *project, ga
 	}
 	return e.Verify(ctx, gate.ID, service.ID, planned.Services[0])
 }
-

@@ -12,10 +12,16 @@ import (
 	"github.com/corral-sandbox/corral/internal/spec"
 )
 
+// Proof is what a service's checks gave, and under which rules.
+type Proof struct {
+	report.Section
+	Rules string // digest of the gate's rules and sets as the kernel has them
+}
+
 // Verify runs a service's checks inside it and joins what they saw with what
 // the gate did. Every planned check gives one event; one that did not arrive
 // could not be told.
-func (e *Engine) Verify(ctx context.Context, gate, service string, s plan.Service) ([]spec.Event, error) {
+func (e *Engine) Verify(ctx context.Context, gate, service string, s plan.Service) (*Proof, error) {
 	status, err := e.GateStatus(ctx, gate)
 	if err != nil {
 		return nil, err
@@ -41,34 +47,15 @@ func (e *Engine) Verify(ctx context.Context, gate, service string, s plan.Servic
 	if err != nil {
 		return nil, err
 	}
-	return join(list, out, after.Verdicts)
-}
-
-func join(list spec.Verify, out []byte, verdicts []spec.Verdict) ([]spec.Event, error) {
-	arrived := map[string]spec.Event{}
-	for line := range bytes.Lines(out) {
-		var ev spec.Event
-		if err := spec.Decode(bytes.NewReader(line), &ev); err != nil {
-			return nil, fmt.Errorf("checker's answer: %w", err)
-		}
-		if ev.Version != spec.Version {
-			return nil, fmt.Errorf("checker's answer has version %d, not %d", ev.Version, spec.Version)
-		}
-		if _, twice := arrived[ev.Check]; twice {
-			return nil, fmt.Errorf("checker answered %s twice", ev.Check)
-		}
-		arrived[ev.Check] = ev
+	events, err := report.Read(bytes.NewReader(out))
+	if err != nil {
+		return nil, fmt.Errorf("checker's answer: %w", err)
 	}
-	var events []spec.Event
-	for _, c := range list.Checks {
-		ev, ok := arrived[c.Name]
-		if !ok {
-			ev = spec.Event{Version: spec.Version, Check: c.Name, Result: spec.Untold, Detail: "the checker did not answer"}
-		}
-		ev.Service = list.Service
-		events = append(events, report.Join(ev, verdicts))
+	section := report.Complete(s.Name, list.Checks, events)
+	for i, ev := range section.Events {
+		section.Events[i] = report.Join(ev, after.Verdicts)
 	}
-	return events, nil
+	return &Proof{Section: section, Rules: status.ReadBack}, nil
 }
 
 // peers are the gates of other sandboxes that are up now.
