@@ -1,0 +1,112 @@
+package report
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/corral-sandbox/corral/internal/spec"
+)
+
+func TestJoin(t *testing.T) {
+	addr := netip.MustParseAddr("198.51.100.1")
+	probe := spec.Probe{Proto: "tcp", Source: 61000, Addr: addr, Port: 443}
+	other := spec.Probe{Proto: "udp", Source: 61001, Addr: addr, Port: 53}
+	verdict := func(p spec.Probe, o spec.Outcome) spec.Verdict {
+		return spec.Verdict{Proto: p.Proto, Source: p.Source, Addr: p.Addr, Port: p.Port, Outcome: o, Rule: "unlisted"}
+	}
+	rejected := verdict(probe, spec.OutcomeRejected)
+	change := func(f func(*spec.Verdict)) spec.Verdict { v := rejected; f(&v); return v }
+	docker := spec.Probe{Proto: "udp", Source: 61002, Addr: dockerResolver, Port: 53}
+	hidden := spec.Probe{Proto: "udp", Source: 61003, Addr: dockerResolver, Port: 40000}
+	for _, tt := range []struct {
+		name     string
+		result   spec.Result
+		probes   []spec.Probe
+		verdicts []spec.Verdict
+		want     spec.Result
+		detail   string
+	}{
+		{"no probes", spec.OK, nil, nil, spec.OK, ""},
+		{"refused", spec.OK, []spec.Probe{probe}, []spec.Verdict{rejected}, spec.OK, ""},
+		{"no record", spec.OK, []spec.Probe{probe}, nil, spec.Untold, "no record that it refused tcp 198.51.100.1:443 (source port 61000)"},
+		{"let through", spec.OK, []spec.Probe{probe}, []spec.Verdict{verdict(probe, spec.OutcomeAccepted)}, spec.Failed, "tcp 198.51.100.1:443 was let through"},
+		{"refused and let through", spec.OK, []spec.Probe{probe}, []spec.Verdict{rejected, verdict(probe, spec.OutcomeAccepted)}, spec.Failed, "let through"},
+		{"refused more than once", spec.OK, []spec.Probe{probe}, []spec.Verdict{rejected, rejected}, spec.OK, ""},
+		{"an unknown outcome", spec.OK, []spec.Probe{probe}, []spec.Verdict{change(func(v *spec.Verdict) { v.Outcome = "" })}, spec.Untold, "no record"},
+		{"by no rule", spec.OK, []spec.Probe{probe}, []spec.Verdict{change(func(v *spec.Verdict) { v.Rule = "" })}, spec.Untold, "no record"},
+		{"another protocol", spec.OK, []spec.Probe{probe}, []spec.Verdict{change(func(v *spec.Verdict) { v.Proto = "udp" })}, spec.Untold, "no record"},
+		{"another source port", spec.OK, []spec.Probe{probe}, []spec.Verdict{change(func(v *spec.Verdict) { v.Source++ })}, spec.Untold, "no record"},
+		{"another address", spec.OK, []spec.Probe{probe}, []spec.Verdict{change(func(v *spec.Verdict) { v.Addr = v.Addr.Next() })}, spec.Untold, "no record"},
+		{"another port", spec.OK, []spec.Probe{probe}, []spec.Verdict{change(func(v *spec.Verdict) { v.Port++ })}, spec.Untold, "no record"},
+		{"one of two", spec.OK, []spec.Probe{probe, other}, []spec.Verdict{rejected}, spec.Untold, "udp 198.51.100.1:53"},
+		{"one unknown, the next let through", spec.OK, []spec.Probe{probe, other}, []spec.Verdict{verdict(other, spec.OutcomeAccepted)}, spec.Failed, "udp 198.51.100.1:53 was let through"},
+		{"failed inside", spec.Failed, []spec.Probe{probe}, []spec.Verdict{rejected}, spec.Failed, "before"},
+		{"untold inside", spec.Untold, []spec.Probe{probe}, []spec.Verdict{rejected}, spec.Untold, "before"},
+		{"the engine's resolver, after nat", spec.OK, []spec.Probe{docker}, []spec.Verdict{{Proto: "udp", Source: 61002, Addr: dockerResolver, Port: 41234, Outcome: spec.OutcomeRejected, Rule: "docker-resolver"}}, spec.OK, ""},
+		{"its hidden port", spec.OK, []spec.Probe{hidden}, []spec.Verdict{{Proto: "udp", Source: 61003, Addr: dockerResolver, Port: 41234, Outcome: spec.OutcomeRejected, Rule: "docker-resolver"}}, spec.Untold, "no record"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			ev := spec.Event{Check: "x", Result: tt.result, Probes: tt.probes}
+			if tt.result != spec.OK {
+				ev.Detail = "before"
+			}
+			got := Join(ev, tt.verdicts)
+			if got.Result != tt.want || !strings.Contains(got.Detail, tt.detail) {
+				t.Errorf("%q %q, want %q %q", got.Result, got.Detail, tt.want, tt.detail)
+			}
+		})
+	}
+}
+
+func TestComplete(t *testing.T) {
+	got := Complete("main", []spec.Check{{Name: "a"}, {Name: "b"}, {Name: "c"}}, []spec.Event{
+		{Version: 1, Check: "c", Result: spec.OK}, {Version: 1, Check: "b", Result: spec.OK}, {Version: 1, Check: "b", Result: spec.OK},
+		{Version: 1, Check: "z", Result: spec.OK}, {Version: 1, Check: "z", Result: spec.OK},
+	})
+	want := Section{Service: "main", Events: []spec.Event{
+		{Version: 1, Service: "main", Check: "a", Detail: "the checker said nothing about it"},
+		{Version: 1, Service: "main", Check: "b", Detail: "the checker answered twice"},
+		{Version: 1, Service: "main", Check: "c", Result: spec.OK},
+		{Version: 1, Service: "main", Check: "z", Detail: "nobody asked for it"},
+	}}
+	if d := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestRead(t *testing.T) {
+	for _, tt := range []struct {
+		in  string
+		n   int
+		err string
+	}{
+		{"", 0, ""},
+		{`{"version":1,"check":"a","result":"ok"}` + "\n" + `{"version":1,"check":"b","result":""}` + "\n", 2, ""},
+		{`{"version":1,"check":"a","result":"ok"}` + "\n" + `{"version":1,"ch`, 1, "event 2"},
+		{`{"version":2,"check":"a"}`, 0, "version 2"},
+		{`{"version":1,"check":"a","pardon":1}`, 0, "pardon"},
+		{"hello\n", 0, "event 1"},
+	} {
+		got, err := Read(strings.NewReader(tt.in))
+		if len(got) != tt.n || (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
+			t.Errorf("%q: %d events, %v", tt.in, len(got), err)
+		}
+	}
+}
+
+func FuzzRead(f *testing.F) {
+	f.Add(`{"version":1,"check":"a","result":"ok"}`)
+	f.Fuzz(func(t *testing.T, s string) {
+		events, _ := Read(strings.NewReader(s))
+		var b strings.Builder
+		if _, err := Text(&b, []Section{{Events: events}}, false); err != nil {
+			t.Fatal(err)
+		}
+		if strings.ContainsFunc(strings.NewReplacer("\n", "", "\ufffd", "").Replace(b.String()), unprintable) {
+			t.Errorf("%q", b.String())
+		}
+	})
+}

@@ -1,0 +1,102 @@
+package report
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/corral-sandbox/corral/internal/spec"
+)
+
+var sample = []Section{{Service: "main", Events: []spec.Event{
+	{Version: 1, Service: "main", Check: "non-root", Result: spec.OK, Detail: "not shown"},
+	{Version: 1, Service: "main", Check: "no-sudo", Result: spec.Failed, Detail: "/usr/bin/sudo exists"},
+	{Version: 1, Service: "main", Check: "seccomp-on", Detail: "no /proc"},
+	{Version: 1, Service: "main", Check: "allowed:api.openai.com:443", Result: spec.Skip, Detail: "not pinned (profile default)"},
+	{Version: 1, Service: "main", Check: "shared-address", Result: spec.Note, Detail: "a.test and b.test share one"},
+	{Version: 1, Service: "main", Check: "rw-writable:/a\x1b[2Jb", Result: "splendid", Detail: "\u202egnp.\nok   non-root"},
+}}}
+
+func TestText(t *testing.T) {
+	second := Section{Service: "researcher", Events: []spec.Event{{Check: "non-root", Result: spec.OK}}}
+	const lines = `ok   non-root
+FAIL no-sudo: /usr/bin/sudo exists
+FAIL seccomp-on: cannot tell: no /proc
+skip allowed:api.openai.com:443: not pinned (profile default)
+note shared-address: a.test and b.test share one
+FAIL rw-writable:/a\x1b[2Jb: cannot tell: \u202egnp.\nok   non-root
+`
+	for _, tt := range []struct {
+		name     string
+		sections []Section
+		colour   bool
+		want     string
+		ok       bool
+	}{
+		{"one service", sample, false, lines + "1 passed, 1 skipped, 3 failed\n", false},
+		{"several", append(sample[:1:1], second), false, "main:\n" + lines + "\nresearcher:\nok   non-root\n\n2 passed, 1 skipped, 3 failed\n", false},
+		{"all well", []Section{second}, false, "ok   non-root\n1 passed, 0 skipped, 0 failed\n", true},
+		{"colour", []Section{second}, true, "\x1b[32mok  \x1b[0m non-root\n1 passed, 0 skipped, 0 failed\n", true},
+		{"nothing", nil, false, "FAIL checks: cannot tell: nothing was checked\n0 passed, 0 skipped, 1 failed\n", false},
+		{"only skipped", []Section{{Events: sample[0].Events[3:4]}}, false, "skip allowed:api.openai.com:443: not pinned (profile default)\nFAIL checks: cannot tell: nothing was checked\n0 passed, 1 skipped, 1 failed\n", false},
+		{"an empty service beside a good one", []Section{second, {Service: "fetch"}}, false, "researcher:\nok   non-root\n\nfetch:\nFAIL checks: cannot tell: nothing was checked\n\n1 passed, 0 skipped, 1 failed\n", false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var b strings.Builder
+			tally, err := Text(&b, tt.sections, tt.colour)
+			if err != nil || b.String() != tt.want || tally.OK() != tt.ok {
+				t.Errorf("ok %v, %v, got\n%s\nwant\n%s", tally.OK(), err, b.String(), tt.want)
+			}
+		})
+	}
+}
+
+func TestTallyZeroIsNotOK(t *testing.T) {
+	if (Tally{}).OK() {
+		t.Error("nothing passed, and it is fine")
+	}
+}
+
+func TestEscape(t *testing.T) {
+	for in, want := range map[string]string{
+		"plain, ünïcode 日本":  "plain, ünïcode 日本",
+		"\x1b]0;title\a":     `\x1b]0;title\a`,
+		"a\tb\r\n\x7f\u0085": `a\tb\r\n\x7f\u0085`,
+		"\u202e\u2066\u200f": `\u202e\u2066\u200f`,
+		"\u200b\ufeff\u00a0": `\u200b\ufeff\u00a0`,
+		"\xff\xc3x":          `\xff\xc3x`,
+		"\U000e0041":         `\U000e0041`,
+		"":                   "",
+	} {
+		if got := Escape(in); got != want {
+			t.Errorf("%q: %s, want %s", in, got, want)
+		}
+	}
+}
+
+func FuzzEscape(f *testing.F) {
+	f.Add("\u202ea\x1b\xff")
+	f.Fuzz(func(t *testing.T, s string) {
+		got := Escape(s)
+		if strings.ContainsFunc(strings.ReplaceAll(got, "\ufffd", ""), unprintable) {
+			t.Errorf("%q", got)
+		}
+	})
+}
+
+func TestJSON(t *testing.T) {
+	var b strings.Builder
+	h := Header{Time: time.Unix(0, 0).UTC(), Sandbox: "p-1", Versions: map[string]string{"corral": "v1"}, Digests: map[string]string{"policy": "sha256:00"}}
+	tally, err := JSON(&b, h, []Section{{Service: "main", Events: []spec.Event{sample[0].Events[0], sample[0].Events[5]}}})
+	want := `{"version":1,"time":"1970-01-01T00:00:00Z","sandbox":"p-1","versions":{"corral":"v1"},"digests":{"policy":"sha256:00"}}
+{"version":1,"service":"main","check":"non-root","result":"ok","detail":"not shown"}
+{"version":1,"service":"main","check":"rw-writable:/a\u001b[2Jb","result":"splendid","detail":"\u202egnp.\nok   non-root"}
+{"version":1,"passed":1,"skipped":0,"failed":1,"ok":false}
+`
+	if err != nil || tally.OK() || b.String() != want {
+		t.Errorf("%v %v got\n%s\nwant\n%s", tally, err, b.String(), want)
+	}
+	if got := string(escapeJSON([]byte("\"\U000e0041\x7f\""))); got != `"\udb40\udc41\u007f"` {
+		t.Error(got)
+	}
+}
