@@ -163,6 +163,9 @@ func (d *decoder) syntax(err error) {
 	}
 	line := d.line(place.Line)
 	indent := slices.IndexFunc(line, func(r rune) bool { return r != ' ' && r != '\t' })
+	if indent < 0 {
+		indent = len(line)
+	}
 	if tab := slices.Index(line, '\t'); tab >= 0 && tab < indent && place.Col <= indent+1 {
 		place.Col = tab + 1
 		d.report(place, "indent with spaces", "a tab indents this line: YAML knows spaces only")

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -282,24 +283,18 @@ type site struct {
 // one says what the site is, any other what it holds or where it lies.
 func verdict(ws []wall, s site) (reason string, exact bool) {
 	for _, w := range ws {
-		var at, above, below bool
+		if slices.Contains(s.spellings, w.path) || slices.Contains(s.spellings, w.real) || s.self != (id{}) && s.self == w.self {
+			return w.reason, true
+		}
+	}
+	for _, w := range ws {
+		above := s.self != (id{}) && slices.Contains(w.chain, s.self)
+		below := w.self != (id{}) && slices.Contains(s.chain, w.self)
 		for _, p := range s.spellings {
-			for _, g := range []string{w.path, w.real} {
-				at = at || p == g
-				above = above || within(p, g)
-				below = below || within(g, p)
-			}
-		}
-		if s.self != (id{}) {
-			at = at || s.self == w.self
-			above = above || slices.Contains(w.chain, s.self)
-		}
-		if w.self != (id{}) {
-			below = below || slices.Contains(s.chain, w.self)
+			above = above || within(p, w.path) || within(p, w.real)
+			below = below || within(w.path, p) || within(w.real, p)
 		}
 		switch {
-		case at:
-			return w.reason, true
 		case above:
 			return fmt.Sprintf("it holds %s (%s)", w.path, w.reason), false
 		case below && w.reach == around:
@@ -316,7 +311,7 @@ func (d *decoder) guard(p *Policy, env Env) error {
 	ws := walls(env)
 	points, err := mountPoints()
 	if err != nil {
-		return fmt.Errorf("mounts of this machine: %w", err)
+		return err
 	}
 
 	fi, err := os.Lstat(p.Dir)
@@ -419,19 +414,26 @@ func (d *decoder) submounts(ws []wall, points []string, path, given string, at d
 	}
 }
 
-// mountPoints are the mount points of this process, field 5 of mountinfo.
-func mountPoints() (points []string, err error) {
+// mountPoints are the mount points that this thread sees.
+func mountPoints() ([]string, error) {
 	f, err := os.Open("/proc/thread-self/mountinfo")
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
+	return parseMounts(f)
+}
+
+// parseMounts reads the fifth field of each line, see proc_pid_mountinfo(5).
+func parseMounts(r io.Reader) (points []string, err error) {
 	unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
-	lines := bufio.NewScanner(f)
+	lines := bufio.NewScanner(r)
 	for lines.Scan() {
-		if fields := strings.Fields(lines.Text()); len(fields) > 4 {
-			points = append(points, unescape.Replace(fields[4]))
+		fields := strings.Fields(lines.Text())
+		if len(fields) < 5 {
+			return nil, fmt.Errorf("mountinfo: line %q", lines.Text())
 		}
+		points = append(points, unescape.Replace(fields[4]))
 	}
 	return points, lines.Err()
 }

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/corral-sandbox/corral/internal/diag"
 	"github.com/corral-sandbox/corral/internal/exit"
 )
@@ -124,7 +126,7 @@ func plainly(err error) string {
 	case errors.As(err, &pe):
 		return pe.Err.Error()
 	}
-	return err.Error()
+	return strings.TrimPrefix(err.Error(), "EvalSymlinks: ")
 }
 
 func hintOf(err error) string {
@@ -142,23 +144,25 @@ func read(path string, env Env) (src []byte, file string, err error) {
 	if err != nil {
 		return nil, "", err
 	}
-	root, err := os.OpenRoot(dir)
+	in, err := os.Open(dir)
 	if err != nil {
 		return nil, "", err
 	}
-	defer root.Close()
-	dirInfo, err := root.Stat(".")
+	defer in.Close()
+	dirInfo, err := in.Stat()
 	if err != nil {
 		return nil, "", err
 	}
+	file = filepath.Join(dir, filepath.Base(path))
 	// No FIFO is waited for, no link followed, and what is judged is what is read.
-	f, err := root.OpenFile(filepath.Base(path), os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
+	fd, err := unix.Openat(int(in.Fd()), filepath.Base(path), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
-		if fi, e := root.Lstat(filepath.Base(path)); e == nil && !fi.Mode().IsRegular() {
+		if fi, e := os.Lstat(file); e == nil && !fi.Mode().IsRegular() {
 			return nil, "", fmt.Errorf("%s, not a regular file", describeMode(fi.Mode()))
 		}
 		return nil, "", err
 	}
+	f := os.NewFile(uintptr(fd), file)
 	defer f.Close()
 	fi, err := f.Stat()
 	if err != nil {
@@ -176,29 +180,37 @@ func read(path string, env Env) (src []byte, file string, err error) {
 		}
 		owners = append(owners, stat(project).Uid)
 	}
-	file = filepath.Join(dir, filepath.Base(path))
-	switch {
-	case !fi.Mode().IsRegular():
+	if !fi.Mode().IsRegular() {
 		return nil, "", fmt.Errorf("%s, not a regular file", describeMode(fi.Mode()))
-	case !slices.Contains(owners, stat(fi).Uid):
-		return nil, "", exit.Invalidf("a policy is the user's own: copy it, and read it first",
-			"the file belongs to uid %d, not to uid %d", stat(fi).Uid, env.UID)
-	case writable(fi):
-		return nil, "", exit.Invalidf(fmt.Sprintf("chmod go-w %q", file), "the file is writable by others (mode %04o)", fi.Mode().Perm())
-	case !slices.Contains(append(owners, 0), stat(dirInfo).Uid):
-		return nil, "", exit.Invalidf("", "its directory %s belongs to uid %d, not to uid %d", dir, stat(dirInfo).Uid, env.UID)
-	case writable(dirInfo):
-		return nil, "", exit.Invalidf(fmt.Sprintf("chmod go-w %q", dir), "its directory %s is writable by others (mode %04o)", dir, dirInfo.Mode().Perm())
+	}
+	if err := trusted(file, stat(fi), stat(dirInfo), owners); err != nil {
+		return nil, "", err
 	}
 	// One byte more than is accepted, so that too much is seen as such.
 	src, err = io.ReadAll(io.LimitReader(f, maxBytes+1))
 	return src, file, err
 }
 
+// trusted says why somebody else than the owners, the first of whom is the
+// user, may have written the file or put it into its directory.
+func trusted(path string, file, dir *syscall.Stat_t, owners []uint32) error {
+	in := filepath.Dir(path)
+	switch {
+	case !slices.Contains(owners, file.Uid):
+		return exit.Invalidf("a policy is the user's own: read it, then copy it", "the file belongs to uid %d, not to uid %d", file.Uid, owners[0])
+	case writable(file):
+		return exit.Invalidf(fmt.Sprintf("chmod go-w %q", path), "the file is writable by others (mode %04o)", file.Mode&0o777)
+	case dir.Uid != 0 && !slices.Contains(owners, dir.Uid):
+		return exit.Invalidf("", "its directory %s belongs to uid %d, not to uid %d", in, dir.Uid, owners[0])
+	case writable(dir):
+		return exit.Invalidf(fmt.Sprintf("chmod go-w %q", in), "its directory %s is writable by others (mode %04o)", in, dir.Mode&0o777)
+	}
+	return nil
+}
+
 // writable reports whether somebody else than the owner can write. A group of
 // the owner's own number is theirs alone, as distributions make them.
-func writable(fi fs.FileInfo) bool {
-	st := stat(fi)
+func writable(st *syscall.Stat_t) bool {
 	return st.Mode&0o002 != 0 || st.Mode&0o020 != 0 && st.Gid != st.Uid
 }
 
