@@ -204,15 +204,13 @@ type wall struct {
 	reason string
 }
 
-func walls(env Env) []wall {
-	var ws []wall
+func (ps places) walls(env Env) (ws []wall) {
 	add := func(path string, r reach, reason string) {
-		w := wall{path: filepath.Clean(path), reach: r, reason: reason}
-		var exists bool
-		w.real, exists = resolveFar(w.path)
-		w.chain = chain(w.real)
-		if exists && len(w.chain) > 0 {
-			w.self = w.chain[0]
+		path = filepath.Clean(path)
+		at := ps.at(path)
+		w := wall{path: path, real: at.real, chain: at.chain, reach: r, reason: reason}
+		if at.exists {
+			w.self = at.chain[0]
 		}
 		ws = append(ws, w)
 	}
@@ -225,7 +223,7 @@ func walls(env Env) []wall {
 		}
 		add(env.Home+rest, g.reach, g.reason)
 		for _, x := range xdg {
-			if rest, ok := strings.CutPrefix(g.path, x.std+"/"); ok && x.now != "" {
+			if rest, ok := strings.CutPrefix(g.path, x.std+"/"); ok && filepath.IsAbs(x.now) {
 				add(x.now+"/"+rest, g.reach, g.reason)
 			}
 		}
@@ -239,30 +237,38 @@ func walls(env Env) []wall {
 	return ws
 }
 
-// resolveFar resolves the symlinks of as much of path as exists.
-func resolveFar(path string) (real string, exists bool) {
-	rest := ""
-	for at := path; ; at = filepath.Dir(at) {
-		if real, err := filepath.EvalSymlinks(at); err == nil {
-			return filepath.Join(real, rest), rest == ""
-		}
-		if at == "/" {
-			return path, false
-		}
-		rest = filepath.Join(filepath.Base(at), rest)
-	}
+// place is where a path leads: symlinks resolved as far as it exists.
+type place struct {
+	real   string
+	exists bool
+	chain  []id // of it, if it exists, and of every directory above that does
 }
 
-// chain is the identity of path, if it exists, and of every directory above.
-func chain(path string) (ids []id) {
-	for at := path; ; at = filepath.Dir(at) {
-		if fi, err := os.Lstat(at); err == nil {
-			ids = append(ids, idOf(fi))
-		}
-		if at == "/" {
-			return ids
+// places remembers what was looked up.
+type places map[string]place
+
+// at is the place of a clean absolute path.
+func (ps places) at(path string) place {
+	if p, ok := ps[path]; ok {
+		return p
+	}
+	p, up := place{real: path}, place{exists: true}
+	if path != "/" {
+		up = ps.at(filepath.Dir(path))
+		p = place{real: filepath.Join(up.real, filepath.Base(path)), chain: up.chain}
+	}
+	if up.exists {
+		switch fi, err := os.Lstat(p.real); {
+		case err == nil && fi.Mode()&fs.ModeSymlink == 0:
+			p.exists, p.chain = true, append([]id{idOf(fi)}, up.chain...)
+		case err == nil:
+			if target, err := filepath.EvalSymlinks(p.real); err == nil {
+				p = ps.at(target)
+			}
 		}
 	}
+	ps[path] = p
+	return p
 }
 
 func idOf(fi fs.FileInfo) id { return id{stat(fi).Dev, stat(fi).Ino} }
@@ -308,7 +314,8 @@ func verdict(ws []wall, s site) (reason string, exact bool) {
 // the project directory in run mode among them. The error is not the
 // person's.
 func (d *decoder) guard(p *Policy, env Env) error {
-	ws := walls(env)
+	ps := places{}
+	ws := ps.walls(env)
 	points, err := mountPoints()
 	if err != nil {
 		return err
@@ -325,7 +332,7 @@ func (d *decoder) guard(p *Policy, env Env) error {
 		judged = slices.DeleteFunc(slices.Clone(ws), func(w wall) bool { return w.reach != whole })
 	}
 	const elsewhere = "put the policy into the directory of one project"
-	switch reason, exact := verdict(judged, site{spellings: []string{p.Dir}, self: idOf(fi), chain: chain(p.Dir)}); {
+	switch reason, exact := verdict(judged, site{spellings: []string{p.Dir}, self: idOf(fi), chain: ps.at(p.Dir).chain}); {
 	case !fi.IsDir():
 		d.report(here, "", fmt.Sprintf("the project directory %s is %s", p.Dir, describeMode(fi.Mode())))
 	case exact:
@@ -340,7 +347,7 @@ func (d *decoder) guard(p *Policy, env Env) error {
 	}
 
 	for i := range p.Mounts {
-		d.source(&p.Mounts[i], d.mountKeys[i], ws, points, env)
+		d.source(&p.Mounts[i], d.mountKeys[i], ps, ws, points, env.Home)
 	}
 	d.overlaps(p, project)
 	return nil
@@ -348,7 +355,7 @@ func (d *decoder) guard(p *Policy, env Env) error {
 
 // source resolves one mount and judges it. A refused mount is left without a
 // path.
-func (d *decoder) source(m *Mount, key string, ws []wall, points []string, env Env) {
+func (d *decoder) source(m *Mount, key string, ps places, ws []wall, points []string, home string) {
 	refuse := func(hint, format string, args ...any) {
 		m.Path = ""
 		d.report(m.Pos, hint, fmt.Sprintf(format, args...))
@@ -356,7 +363,7 @@ func (d *decoder) source(m *Mount, key string, ws []wall, points []string, env E
 	// Not cleaned: a .. after a symlink is the kernel's to resolve.
 	written := m.Given
 	if rest, ok := strings.CutPrefix(written, "~"); ok {
-		written = env.Home + rest
+		written = home + rest
 	}
 	clean := filepath.Clean(written)
 	s := site{spellings: []string{clean}}
@@ -367,9 +374,9 @@ func (d *decoder) source(m *Mount, key string, ws []wall, points []string, env E
 	}
 	if err == nil {
 		s.spellings = append(s.spellings, real)
-		s.self, s.chain = idOf(fi), chain(real)
-	} else if far, _ := resolveFar(clean); far != clean {
-		s.spellings = append(s.spellings, far)
+		s.self, s.chain = idOf(fi), ps.at(real).chain
+	} else {
+		s.spellings = append(s.spellings, ps.at(clean).real)
 	}
 
 	via := clean

@@ -29,7 +29,7 @@ func mounting(paths ...string) string {
 // meant, what is below; the neighbour with a longer name is not touched.
 func TestEveryGuard(t *testing.T) {
 	m := newMachine(t)
-	ws := walls(m.env)
+	ws := places{}.walls(m.env)
 	for _, g := range guards {
 		if g.reason == "" || g.reach == 0 {
 			t.Errorf("row %q has no reason or no reach", g.path)

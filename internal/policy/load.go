@@ -67,8 +67,10 @@ func device(fi fs.FileInfo) uint64 { return stat(fi).Dev }
 // Load reads the policy at path once, decodes it, and guards its project
 // directory and mounts. Every mistake of the person is in one diag.List.
 func Load(path string, env Env) (*Policy, error) {
-	if !filepath.IsAbs(env.Home) {
-		return nil, fmt.Errorf("the home directory %q is not an absolute path", env.Home)
+	for _, dir := range slices.Concat(env.Own, []string{env.Home}) {
+		if !filepath.IsAbs(dir) {
+			return nil, fmt.Errorf("%q is not the absolute path of a directory to guard", dir)
+		}
 	}
 	abs, err := filepath.Abs(path)
 	if err != nil {

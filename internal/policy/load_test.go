@@ -259,11 +259,18 @@ func TestLoadChecksTheProfile(t *testing.T) {
 	}
 }
 
-func TestLoadNeedsAHome(t *testing.T) {
+func TestLoadNeedsToKnowWhatToGuard(t *testing.T) {
 	m := newMachine(t)
-	m.env.Home = ""
+	m.env.ConfigHome = "relative" // as good as unset, says XDG
+	_, err := m.load("profile: shell\n")
+	m.must(err)
+	m.env.Own = []string{"relative"}
 	if _, err := m.load("profile: shell\n"); err == nil {
-		t.Error("accepted")
+		t.Error("a relative path is guarded")
+	}
+	path := m.path("~/Projects/p/corral.yaml")
+	if _, err := Load(path, Env{UID: m.env.UID, Profiles: m.env.Profiles}); err == nil {
+		t.Error("no home is guarded")
 	}
 }
 
