@@ -168,7 +168,9 @@ type GateStatus struct {
 	Applied  string `json:"applied"`
 	ReadBack string `json:"read_back"`
 
-	Denied       []Denied  `json:"denied"`
+	Denied []Denied `json:"denied"`
+	// DeniedMore counts refused packets to destinations beyond those kept.
+	DeniedMore   uint64    `json:"denied_more"`
 	RefusedNames []Refused `json:"refused_names"`
 	// RefusedMore counts lookups of names beyond those kept.
 	RefusedMore uint64 `json:"refused_more"`

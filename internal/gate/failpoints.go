@@ -1,0 +1,37 @@
+//go:build failpoints
+
+package gate
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"time"
+)
+
+// failpoint fails at the point that CORRAL_GATE_FAILPOINT names, as point:how.
+// How is exit (an ordinary error), kill (gone at once, with no clean-up),
+// wait:FIFO (until somebody has opened and closed that pipe for writing) or
+// sleep:DURATION.
+func failpoint(point string) error {
+	at, how, _ := strings.Cut(os.Getenv("CORRAL_GATE_FAILPOINT"), ":")
+	if at != point {
+		return nil
+	}
+	fmt.Printf("corral-gate: fail point %s: %s\n", point, how)
+	how, arg, _ := strings.Cut(how, ":")
+	switch how {
+	case "exit":
+		return fmt.Errorf("fail point %s", point)
+	case "kill":
+		os.Exit(137) // the kernel does not let PID 1 kill itself
+	case "wait":
+		_, err := os.ReadFile(arg)
+		return err
+	case "sleep":
+		d, err := time.ParseDuration(arg)
+		time.Sleep(d)
+		return err
+	}
+	return fmt.Errorf("fail point %s: how is %q?", point, how)
+}

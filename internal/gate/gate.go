@@ -1,0 +1,147 @@
+// Package gate is corral-gate. In goes a spec.Gate document; out comes a
+// network namespace in which everything is refused but what the document
+// grants, kept so until the process ends, and an account of what was refused.
+// It never forwards a lookup, never writes the nat table, and on every error
+// and every path it leaves the namespace closed.
+//
+// Two processes share the work. PID 1 is root, holds the few capabilities that
+// rules need and reads nothing that comes from the network. The worker has no
+// right at all; it parses DNS and copies of packets, and PID 1 checks what it
+// says.
+package gate
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"runtime/debug"
+	"strings"
+
+	"github.com/corral-sandbox/corral/internal/exit"
+	"github.com/corral-sandbox/corral/internal/spec"
+)
+
+const usage = `usage: corral-gate COMMAND
+
+  serve               close the namespace, open what the document grants, and watch (PID 1)
+  status [--json]     how it is; exit 1 unless it is ready
+  verdicts --after N  what became of packets from probe ports since mark N, as JSON
+  version
+`
+
+// Main runs one command and returns the exit status.
+func Main(ctx context.Context, _ io.Reader, stdout, stderr io.Writer, args []string) int {
+	return exit.Report(stderr, "corral-gate", run(ctx, stdout, stderr, args))
+}
+
+func run(ctx context.Context, stdout, stderr io.Writer, args []string) error {
+	if len(args) == 0 {
+		return exit.Invalidf(usage, "no command")
+	}
+	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	asJSON, after := false, uint64(0)
+	switch args[0] {
+	case "status":
+		flags.BoolVar(&asJSON, "json", false, "")
+	case "verdicts":
+		flags.Uint64Var(&after, "after", 0, "")
+	}
+	if err := flags.Parse(args[1:]); err != nil {
+		return exit.Invalidf(usage, "%s: %w", args[0], err)
+	}
+	if flags.NArg() > 0 {
+		return exit.Invalidf(usage, "%s takes no %q", args[0], flags.Arg(0))
+	}
+	switch args[0] {
+	case "serve":
+		return serve(ctx, stdout, stderr)
+	case "worker":
+		return work(ctx)
+	case "status":
+		return status(ctx, stdout, asJSON)
+	case "verdicts":
+		answer, err := call(ctx, question{Verdicts: &after})
+		if err != nil {
+			return err
+		}
+		_, err = stdout.Write(answer)
+		return err
+	case "version":
+		_, err := fmt.Fprintf(stdout, "corral-gate %s\n", version())
+		return err
+	}
+	return exit.Invalidf(usage, "no command is called %q", args[0])
+}
+
+func version() string {
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "(devel)"
+}
+
+func status(ctx context.Context, stdout io.Writer, asJSON bool) error {
+	answer, err := call(ctx, question{Status: true})
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		_, err := stdout.Write(answer)
+		return err
+	}
+	var s spec.GateStatus
+	if err := json.Unmarshal(answer, &s); err != nil {
+		return err
+	}
+	if _, err := io.WriteString(stdout, statusText(s)); err != nil {
+		return err
+	}
+	if s.State != spec.GateReady {
+		return exit.Status(exit.Failed)
+	}
+	return nil
+}
+
+func statusText(s spec.GateStatus) string {
+	var b bytes.Buffer
+	state := string(s.State)
+	if s.State == spec.GateClosed {
+		state = "closed"
+	}
+	fmt.Fprintf(&b, "%s, rules by %s", state, s.Backend)
+	switch {
+	case s.Applied == "":
+	case s.Applied == s.ReadBack:
+		b.WriteString(", the kernel has them as applied")
+	default:
+		b.WriteString(", THE KERNEL HAS OTHERS THAN APPLIED")
+	}
+	fmt.Fprintf(&b, "\nworker restarts: %d\n", s.WorkerRestarts)
+	for _, p := range s.Pins {
+		var addrs []string
+		for _, a := range p.Addrs {
+			addrs = append(addrs, a.String())
+		}
+		fmt.Fprintf(&b, "pinned   %s %s (ports %s; %s)\n", p.Domain, strings.Join(addrs, " "), portsText(p.Ports, p.AnyPort), p.Origin)
+	}
+	for _, u := range s.Unpinned {
+		fmt.Fprintf(&b, "unpinned %s: %s (%s)\n", u.Domain, u.Reason, u.Origin)
+	}
+	for _, d := range s.Denied {
+		fmt.Fprintf(&b, "denied   %s %s × %d (%s)\n", d.Proto, endpoint(d.Addr, d.Port), d.Count, d.Rule)
+	}
+	if s.DeniedMore > 0 {
+		fmt.Fprintf(&b, "denied   to other destinations × %d\n", s.DeniedMore)
+	}
+	for _, r := range s.RefusedNames {
+		fmt.Fprintf(&b, "refused  lookup of %s × %d\n", r.Name, r.Count)
+	}
+	if s.RefusedMore > 0 {
+		fmt.Fprintf(&b, "refused  lookups of other names × %d\n", s.RefusedMore)
+	}
+	return b.String()
+}

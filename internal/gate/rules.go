@@ -1,0 +1,227 @@
+package gate
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/corral-sandbox/corral/internal/netfilter"
+	"github.com/corral-sandbox/corral/internal/spec"
+)
+
+// nflogGroup is the NFLOG group of all records.
+const nflogGroup = 61
+
+// The sets that rules refer to: pairs of address and TCP port, and addresses
+// whose every TCP port is granted.
+const (
+	setPins    = "corral-pins"
+	setPinsAny = "corral-pins-any"
+)
+
+// Chains of our own. The built-in ones hold jumps and plain accepts.
+const (
+	chainResolve   = "corral-resolve"
+	chainResolveIn = "corral-resolve-in"
+	chainAllow     = "corral-allow"
+	chainReject    = "corral-" // followed by the public ID of the rule
+)
+
+// Public IDs of the rules that refuse.
+const (
+	ruleDocker   = "docker-resolver"
+	ruleUnlisted = "unlisted"
+	ruleIPv6     = "ipv6"
+)
+
+// What an NFLOG record is about: the word after "corral:" in its prefix.
+const (
+	recordSeen  = "seen"  // a packet from a probe port, not decided yet
+	recordProbe = "probe" // one that was refused
+	recordAudit = "audit" // any refused packet
+	recordAllow = "allow" // a new allowed connection
+)
+
+// Limits of the records. Probes have their own, so that a flood of refused
+// packets hides none; they log a refusal at least as readily as the sight of a
+// packet, since one that was only seen counts as accepted.
+const (
+	limitSeen  = "-m limit --limit 200/sec --limit-burst 1000"
+	limitProbe = "-m limit --limit 400/sec --limit-burst 2000"
+	limitAudit = "-m limit --limit 20/sec --limit-burst 100"
+)
+
+const (
+	syn       = "--tcp-flags FIN,SYN,RST,ACK SYN"
+	dockerDNS = "127.0.0.11/32" // Docker's embedded resolver, on ports of its choice
+)
+
+// stage is how far the namespace is open.
+type stage int
+
+const (
+	closed    stage = iota // nothing passes
+	resolving              // the worker's lookups pass
+	serving                // what the document grants passes
+)
+
+// rulesets are the filter tables of both families at a stage. Pure: the same
+// document gives the same rules.
+func rulesets(g spec.Gate, at stage) []netfilter.Ruleset {
+	return []netfilter.Ruleset{ipv4(g, at), ipv6(at)}
+}
+
+func ipv4(g spec.Gate, at stage) netfilter.Ruleset {
+	input := netfilter.Chain{Name: "INPUT", Policy: "DROP"}
+	output := netfilter.Chain{Name: "OUTPUT", Policy: "DROP"}
+	forward := netfilter.Chain{Name: "FORWARD", Policy: "DROP"}
+	resolve := netfilter.Chain{Name: chainResolve}
+	resolveIn := netfilter.Chain{Name: chainResolveIn}
+	if at == closed {
+		return netfilter.Ruleset{Family: netfilter.IPv4, Chains: []netfilter.Chain{input, forward, output}}
+	}
+	if at == resolving {
+		for _, r := range g.Resolvers {
+			for _, proto := range []string{"udp", "tcp"} {
+				resolve.Rules = append(resolve.Rules, netfilter.Rule{ID: "resolve-" + proto,
+					Match:  fmt.Sprintf("-d %s/32 -p %s -m %s --dport 53 -m owner --uid-owner %d", r, proto, proto, spec.WorkerUID),
+					Target: "ACCEPT", Reason: "the worker's own lookups, while a resolution runs"})
+				resolveIn.Rules = append(resolveIn.Rules, netfilter.Rule{ID: "resolve-in-" + proto,
+					Match:  fmt.Sprintf("-s %s/32 -p %s -m %s --sport 53 -m conntrack --ctstate ESTABLISHED", r, proto, proto),
+					Target: "ACCEPT", Reason: "answers to the worker's own lookups"})
+			}
+		}
+		output.Rules = []netfilter.Rule{jump("resolve", "", chainResolve, "the worker's own lookups; empty unless a resolution runs")}
+		input.Rules = []netfilter.Rule{jump("resolve-in", "", chainResolveIn, "answers to the worker's own lookups; empty unless a resolution runs")}
+		return netfilter.Ruleset{Family: netfilter.IPv4, Chains: []netfilter.Chain{input, forward, output, resolve, resolveIn}}
+	}
+
+	output.Rules = append(seen("-p tcp -m tcp", "-p udp -m udp"),
+		jump(ruleDocker, "-d "+dockerDNS, chainReject+ruleDocker, "Docker's resolver forwards lookups to the outside as root"),
+		netfilter.Rule{ID: "docker-resolver-refusal", Match: "-s " + dockerDNS + " -p tcp -m tcp --tcp-flags RST RST", Target: "ACCEPT",
+			Reason: "the reset of the rule above is sent in the resolver's name"},
+		netfilter.Rule{ID: "docker-resolver-error", Match: "-s " + dockerDNS + " -p icmp -m icmp --icmp-type 3/13", Target: "ACCEPT",
+			Reason: "so is its refusal of everything but TCP"},
+		jump(ruleDocker, "-s "+dockerDNS, chainReject+ruleDocker, "nothing that Docker's resolver says, nor anybody in its name"),
+		loopback("-o"),
+		jump("resolve", "", chainResolve, "the worker's own lookups; empty unless a resolution runs"),
+		netfilter.Rule{ID: "established", Match: "-p tcp -m tcp ! " + syn + " -m conntrack --ctstate ESTABLISHED", Target: "ACCEPT",
+			Reason: "TCP connections that were let through when new; not UDP, whose tracked lookups would admit anybody on the same port; no SYN, which could reuse an old entry"},
+	)
+	for _, p := range sorted(g.HostPorts) {
+		output.Rules = append(output.Rules, jump(fmt.Sprintf("host-port-%d", p),
+			fmt.Sprintf("-d %s/32 -p tcp -m tcp --dport %d %s", g.Gateway, p, syn), chainAllow, "a host service that the policy names"))
+	}
+	output.Rules = append(output.Rules,
+		jump("pins", "-p tcp -m tcp "+syn+" -m set --match-set "+setPins+" dst,dst", chainAllow, "a pinned address and port"),
+		jump("pins-any", "-p tcp -m tcp "+syn+" -m set --match-set "+setPinsAny+" dst", chainAllow, "a pinned address, any TCP port"),
+		jump(ruleUnlisted, "", chainReject+ruleUnlisted, "everything else"),
+	)
+	input.Rules = []netfilter.Rule{
+		loopback("-i"),
+		{ID: "established", Match: "-p tcp -m tcp ! " + syn + " -m conntrack --ctstate ESTABLISHED", Target: "ACCEPT",
+			Reason: "answers on TCP connections that were let through when new"},
+		jump("resolve-in", "", chainResolveIn, "answers to the worker's own lookups; empty unless a resolution runs"),
+		{ID: "fragmentation-needed", Match: "-p icmp -m icmp --icmp-type 3/4 -m conntrack --ctstate RELATED", Target: "ACCEPT",
+			Reason: "without it uploads over a smaller MTU hang"},
+	}
+	allow := netfilter.Chain{Name: chainAllow, Rules: []netfilter.Rule{
+		{ID: "allow-record", Match: limitAudit, Target: nflog(recordAllow, "allow"), Reason: "new allowed connections are recorded"},
+		{ID: "allow", Target: "ACCEPT", Reason: "what the policy grants"},
+	}}
+	return netfilter.Ruleset{Family: netfilter.IPv4, Chains: []netfilter.Chain{
+		input, forward, output, resolve, resolveIn, allow,
+		reject(ruleDocker, "icmp-admin-prohibited"), reject(ruleUnlisted, "icmp-admin-prohibited"),
+	}}
+}
+
+// ipv6 grants loopback and nothing else: corral pins IPv4.
+func ipv6(at stage) netfilter.Ruleset {
+	chains := []netfilter.Chain{{Name: "INPUT", Policy: "DROP"}, {Name: "FORWARD", Policy: "DROP"}, {Name: "OUTPUT", Policy: "DROP"}}
+	if at != serving {
+		return netfilter.Ruleset{Family: netfilter.IPv6, Chains: chains}
+	}
+	chains[0].Rules = []netfilter.Rule{loopback("-i")}
+	chains[2].Rules = append(seen("-p tcp -m tcp", "-p udp -m udp"), loopback("-o"),
+		jump(ruleIPv6, "", chainReject+ruleIPv6, "everything else"))
+	return netfilter.Ruleset{Family: netfilter.IPv6, Chains: append(chains, reject(ruleIPv6, "icmp6-adm-prohibited"))}
+}
+
+func jump(id, match, chain, reason string) netfilter.Rule {
+	return netfilter.Rule{ID: id, Match: match, Target: chain, Reason: reason}
+}
+
+func loopback(dir string) netfilter.Rule {
+	return netfilter.Rule{ID: "loopback", Match: dir + " lo", Target: "ACCEPT", Reason: "the namespace's own programs among themselves"}
+}
+
+// seen records packets from probe ports before anything is decided.
+func seen(protos ...string) []netfilter.Rule {
+	var rules []netfilter.Rule
+	for _, p := range protos {
+		rules = append(rules, netfilter.Rule{ID: recordSeen,
+			Match:  fmt.Sprintf("%s --sport %d:%d %s", p, spec.ProbePortFirst, spec.ProbePortLast, limitSeen),
+			Target: nflog(recordSeen, ""), Reason: "a probe's packet, whatever becomes of it"})
+	}
+	return rules
+}
+
+// reject is the chain of one refusing rule.
+func reject(id, other string) netfilter.Chain {
+	c := netfilter.Chain{Name: chainReject + id}
+	for _, p := range []string{"tcp", "udp"} {
+		c.Rules = append(c.Rules, netfilter.Rule{ID: id + "-probe",
+			Match:  fmt.Sprintf("-p %s -m %s --sport %d:%d %s", p, p, spec.ProbePortFirst, spec.ProbePortLast, limitProbe),
+			Target: nflog(recordProbe, id), Reason: "proof for a probe that it was refused here"})
+	}
+	c.Rules = append(c.Rules,
+		netfilter.Rule{ID: id + "-record", Match: limitAudit, Target: nflog(recordAudit, id), Reason: "refusals are recorded, as many as a log can bear"},
+		netfilter.Rule{ID: id, Match: "-p tcp", Target: "REJECT --reject-with tcp-reset", Reason: "at once, and not rate-limited by the kernel as ICMP errors are"},
+		netfilter.Rule{ID: id, Target: "REJECT --reject-with " + other, Reason: "refused by policy"})
+	return c
+}
+
+func nflog(record, id string) string {
+	return fmt.Sprintf("NFLOG --nflog-prefix %q --nflog-group %d", "corral:"+record+":"+id, nflogGroup)
+}
+
+// sets are what the pins grant.
+func sets(pins []spec.Pin) []netfilter.Set {
+	exact := netfilter.Set{Name: setPins}
+	whole := netfilter.Set{Name: setPinsAny, AnyPort: true}
+	for _, p := range pins {
+		for _, a := range p.Addrs {
+			if p.AnyPort {
+				whole.Entries = append(whole.Entries, netfilter.Entry{Addr: a})
+				continue
+			}
+			for _, port := range p.Ports {
+				exact.Entries = append(exact.Entries, netfilter.Entry{Addr: a, Port: port})
+			}
+		}
+	}
+	return []netfilter.Set{exact, whole}
+}
+
+func sorted(ports []uint16) []uint16 {
+	return slices.Compact(slices.Sorted(slices.Values(ports)))
+}
+
+func portsText(ports []uint16, any bool) string {
+	if any {
+		return "any"
+	}
+	var words []string
+	for _, p := range ports {
+		words = append(words, fmt.Sprint(p))
+	}
+	return strings.Join(words, " ")
+}
+
+func endpoint(a netip.Addr, port uint16) string {
+	if port == 0 {
+		return a.String()
+	}
+	return netip.AddrPortFrom(a, port).String()
+}

@@ -1,0 +1,193 @@
+package gate
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/corral-sandbox/corral/internal/exit"
+	"github.com/corral-sandbox/corral/internal/netfilter"
+	"github.com/corral-sandbox/corral/internal/spec"
+)
+
+// gate is PID 1.
+type gate struct {
+	out      io.Writer // one write a line
+	words    io.Writer // of the worker
+	instance string
+	tasks    *errgroup.Group
+	kernel   *netfilter.Kernel
+	worker   *supervisor
+	resolved map[string]resolution
+
+	// mu guards what a question may read while a start writes it.
+	mu       sync.Mutex
+	state    spec.GateState
+	spec     spec.Gate
+	pins     []spec.Pin
+	unpinned []spec.Unpinned
+	applied  applied
+}
+
+// applied is what the kernel should have while the gate serves.
+type applied struct {
+	rules []netfilter.Ruleset
+	sets  []netfilter.Set
+}
+
+// shutTimeout is for the last thing that a gate does.
+const shutTimeout = 15 * time.Second
+
+// serve is the life of a gate: start, watch, and close, whatever ends it.
+func serve(ctx context.Context, stdout, stderr io.Writer) error {
+	if os.Getpid() != 1 {
+		return exit.Invalidf("it closes the network of wherever it runs, so it must be the first process of a container of its own (and no init may stand before it)",
+			"serve runs as PID 1 only")
+	}
+	thrift()
+	g := &gate{out: &lineWriter{w: stdout}, instance: rand.Text()}
+	g.words = &prefixWriter{w: stderr, prefix: "corral-gate: worker: "}
+	g.sayf("fences services without NET_RAW, NET_ADMIN, SETUID, SETGID, SYS_ADMIN, SYS_PTRACE that do not run as uid %d, and no others", spec.WorkerUID)
+
+	alive, end := context.WithCancel(ctx)
+	defer end()
+	g.tasks, alive = errgroup.WithContext(alive)
+	err := g.start(alive)
+	if err == nil {
+		err = g.tellWorker(alive, true)
+	}
+	if err == nil {
+		err = g.watch(alive)
+	}
+	g.mu.Lock()
+	g.state = spec.GateClosed
+	g.mu.Unlock()
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutTimeout)
+	defer cancel()
+	shut := g.shut(last)
+	end()
+	g.tasks.Wait()
+	if shut == nil && g.kernel != nil {
+		g.sayf("closed: INPUT, OUTPUT and FORWARD drop everything")
+	}
+	if ctx.Err() != nil && shut == nil { // asked to leave
+		return nil
+	}
+	return errors.Join(err, shut)
+}
+
+func (g *gate) sayf(format string, args ...any) {
+	fmt.Fprintf(g.out, "corral-gate: "+format+"\n", args...)
+}
+
+// audit prints one of the worker's audit lines, in PID 1's own encoding.
+func (g *gate) audit(l auditLine) {
+	l.Name, l.Rule, l.Proto, l.Verdict = plain(l.Name), plain(l.Rule), plain(l.Proto), plain(l.Verdict)
+	b, err := json.Marshal(l)
+	if err == nil {
+		g.out.Write(append(b, '\n'))
+	}
+}
+
+func (g *gate) verdicts(ctx context.Context, after uint64) (spec.Verdicts, error) {
+	r, err := g.worker.ask(ctx, request{Verdicts: &after})
+	if err != nil {
+		return spec.Verdicts{}, fmt.Errorf("verdicts: %w", err)
+	}
+	if r.Verdicts == nil || r.Verdicts.Version != spec.Version || len(r.Verdicts.Verdicts) > maxVerdicts {
+		return spec.Verdicts{}, errors.New("verdicts: the worker's answer makes no sense")
+	}
+	return *r.Verdicts, nil
+}
+
+// answer is the control socket's.
+func (g *gate) answer(ctx context.Context, q question) (any, error) {
+	switch {
+	case q.Verdicts != nil:
+		return g.verdicts(ctx, *q.Verdicts)
+	case q.Status:
+		return g.status(ctx)
+	}
+	return nil, errors.New("nothing is asked")
+}
+
+func (g *gate) status(ctx context.Context) (spec.GateStatus, error) {
+	g.mu.Lock()
+	s := spec.GateStatus{Version: spec.Version, State: g.state, Instance: g.instance,
+		Backend: g.kernel.Backend(), Pins: g.pins, Unpinned: g.unpinned, WorkerRestarts: g.worker.restarted()}
+	applied := g.applied
+	g.mu.Unlock()
+	var st syscall.Stat_t
+	if err := syscall.Stat("/proc/self/ns/net", &st); err != nil {
+		return s, err
+	}
+	s.NetNS = st.Ino
+	if applied.rules != nil {
+		rules, sets, err := g.readBack(ctx, applied)
+		if err != nil {
+			return s, err
+		}
+		s.Applied, s.ReadBack = netfilter.Digest(applied.rules, applied.sets), netfilter.Digest(rules, sets)
+	}
+	r, err := g.worker.ask(ctx, request{Account: true})
+	if err != nil {
+		return s, fmt.Errorf("what was refused: %w", err)
+	}
+	if a := r.Account; a != nil && len(a.Denied) <= maxDenied && len(a.Refused) <= maxRefused {
+		s.Denied, s.DeniedMore, s.RefusedNames, s.RefusedMore = a.Denied, a.DeniedMore, a.Refused, a.RefusedMore
+	}
+	return s, nil
+}
+
+// lineWriter lets several goroutines write whole lines.
+type lineWriter struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (l *lineWriter) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(b)
+}
+
+// prefixWriter puts a prefix before each line of another process, in a form
+// that is safe to print, and cuts lines that are too long.
+type prefixWriter struct {
+	mu     sync.Mutex
+	w      io.Writer
+	prefix string
+	rest   []byte
+}
+
+const maxWords = 4096
+
+func (p *prefixWriter) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.rest = append(p.rest, b...)
+	for {
+		i := bytes.IndexByte(p.rest, '\n')
+		if i < 0 && len(p.rest) < maxWords {
+			return len(b), nil
+		}
+		line := p.rest
+		if i >= 0 {
+			line = p.rest[:i]
+		}
+		if _, err := fmt.Fprintf(p.w, "%s%s\n", p.prefix, plain(string(line))); err != nil {
+			return len(b), err
+		}
+		p.rest = p.rest[min(len(p.rest), len(line)+1):]
+	}
+}

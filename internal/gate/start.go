@@ -1,0 +1,243 @@
+package gate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/netip"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/corral-sandbox/corral/internal/exit"
+	"github.com/corral-sandbox/corral/internal/netfilter"
+	"github.com/corral-sandbox/corral/internal/spec"
+)
+
+// step is one of the steps of a start, in the order that is the security
+// property of the gate: whichever fails, or is the last one reached, nothing
+// is open that should not be.
+type step struct {
+	name string
+	do   func(context.Context) error
+}
+
+func (g *gate) steps() []step {
+	return []step{
+		{"close", g.close},
+		{"read", g.read},
+		{"worker", g.startWorker},
+		{"open-resolver", g.openResolver},
+		{"resolve", g.resolve},
+		{"pin", g.pin},
+		{"rules", g.enforce},
+		{"names", g.tellNames},
+		{"self-check", g.selfCheck},
+	}
+}
+
+// start goes through the steps. A failure says at which.
+func (g *gate) start(ctx context.Context) error {
+	for _, s := range g.steps() {
+		if err := s.do(ctx); err != nil {
+			return err
+		}
+		if err := failpoint("after-" + s.name); err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+	g.mu.Lock()
+	g.state = spec.GateReady
+	g.mu.Unlock()
+	g.sayf("egress policy applied")
+	_, err := fmt.Fprintln(g.out, spec.ReadyLine)
+	return err
+}
+
+// close comes before anything that can fail for a reason of its own. What an
+// earlier gate in the same namespace may have left open goes too.
+func (g *gate) close(ctx context.Context) error {
+	kernel, err := netfilter.Open(ctx)
+	if err != nil {
+		return fmt.Errorf("no rules can be set, nothing is closed: %w", err)
+	}
+	g.kernel = kernel
+	if err := g.shut(ctx); err != nil {
+		return err
+	}
+	families := "IPv4 and IPv6"
+	if !kernel.HasIPv6() {
+		families = "IPv4; there is no IPv6"
+	}
+	g.sayf("closed: INPUT, OUTPUT and FORWARD drop everything (%s, %s)", families, kernel.Backend())
+	return nil
+}
+
+// shut lets nothing pass any more. Both policies come first, in case the rest
+// cannot be done.
+func (g *gate) shut(ctx context.Context) error {
+	if g.kernel == nil {
+		return nil
+	}
+	failures := []error{g.kernel.Close(ctx)}
+	for _, r := range g.families(closed) {
+		failures = append(failures, g.kernel.Apply(ctx, r))
+	}
+	return errors.Join(failures...)
+}
+
+// families are the rules of a stage for the families that there are.
+func (g *gate) families(at stage) []netfilter.Ruleset {
+	rules := rulesets(g.spec, at)
+	if !g.kernel.HasIPv6() {
+		rules = rules[:1]
+	}
+	return rules
+}
+
+// maxSpec bounds the document.
+const maxSpec = 16 << 20
+
+func (g *gate) read(context.Context) error {
+	s, err := loadSpec(spec.GateFile)
+	if err != nil {
+		return &exit.Error{Status: exit.Invalid, Err: fmt.Errorf("%s: %w", spec.GateFile, err), Hint: "everything stays closed"}
+	}
+	g.mu.Lock()
+	g.spec, g.state = s, spec.GateStarting
+	g.mu.Unlock()
+	g.sayf("spec read: sandbox %q, service %q, %d names, %d host ports", s.Sandbox, s.Service, len(s.Names), len(s.HostPorts))
+	return nil
+}
+
+// loadSpec reads a document that nobody but root can have written.
+func loadSpec(path string) (spec.Gate, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW, 0)
+	if err != nil {
+		var p *fs.PathError
+		if errors.As(err, &p) {
+			err = p.Err
+		}
+		return spec.Gate{}, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return spec.Gate{}, err
+	}
+	owner := info.Sys().(*syscall.Stat_t).Uid
+	if !info.Mode().IsRegular() || owner != 0 || info.Mode().Perm()&0o022 != 0 {
+		return spec.Gate{}, fmt.Errorf("it must be a file of root's that nobody else can write (it is %v, uid %d)", info.Mode(), owner)
+	}
+	return spec.ParseGate(io.LimitReader(f, maxSpec))
+}
+
+func (g *gate) startWorker(ctx context.Context) error {
+	var err error
+	if g.worker, err = openSupervisor(g.words, g.audit); err != nil {
+		return fmt.Errorf("worker: %w", err)
+	}
+	control, err := listenControl(spec.GateSocket)
+	if err != nil {
+		return fmt.Errorf("control socket: %w", err)
+	}
+	g.tasks.Go(func() error { return g.worker.run(ctx) })
+	g.tasks.Go(func() error { return serveControl(ctx, control, g.answer) })
+	if err := g.tellWorker(ctx, false); err != nil {
+		return fmt.Errorf("worker: %w", err)
+	}
+	g.sayf("worker started: uid %d, no capability; it holds %s", spec.WorkerUID, namesServer)
+	return nil
+}
+
+// tellWorker gives the worker what it may answer lookups with.
+func (g *gate) tellWorker(ctx context.Context, serving bool) error {
+	p := g.spec.Probes
+	return g.worker.set(ctx, table{Instance: g.instance, Pins: tableOf(g.pins), Serving: serving,
+		Own: []netip.Addr{p.Unlisted, p.Resolver, p.Metadata, p.IPv6, dockerResolver.Addr()}})
+}
+
+func (g *gate) openResolver(ctx context.Context) error {
+	if len(g.spec.Names) == 0 {
+		return nil
+	}
+	if err := g.kernel.Apply(ctx, g.families(resolving)...); err != nil {
+		return err
+	}
+	g.sayf("lookups open for the worker alone: %v", g.spec.Resolvers)
+	return nil
+}
+
+func (g *gate) resolve(ctx context.Context) error {
+	g.resolved = resolveNames(ctx, g.spec, g.worker.ask)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err := g.kernel.Apply(ctx, g.families(closed)...); err != nil {
+		return err
+	}
+	if len(g.spec.Names) > 0 {
+		g.sayf("lookups closed")
+	}
+	return nil
+}
+
+func (g *gate) pin(context.Context) error {
+	pins, unpinned, err := decide(g.spec, g.resolved, time.Now())
+	if err != nil {
+		return err
+	}
+	for _, u := range unpinned {
+		g.sayf("warning: %s (%s) stays closed: %s", u.Domain, u.Origin, u.Reason)
+	}
+	for _, p := range pins {
+		for _, a := range p.Addrs {
+			g.sayf("pinned %s %s, ports %s, for %v (%s)", p.Domain, a, portsText(p.Ports, p.AnyPort), p.TTL, p.Origin)
+		}
+	}
+	g.mu.Lock()
+	g.pins, g.unpinned = pins, unpinned
+	g.mu.Unlock()
+	return nil
+}
+
+// enforce fills the sets before the rules that refer to them, and replaces the
+// rules of each family at once.
+func (g *gate) enforce(ctx context.Context) error {
+	want := applied{rules: g.families(serving), sets: sets(g.pins)}
+	if err := g.kernel.ApplySets(ctx, want.sets...); err != nil {
+		return err
+	}
+	if err := g.kernel.Apply(ctx, want.rules...); err != nil {
+		return err
+	}
+	g.mu.Lock()
+	g.applied = want
+	g.mu.Unlock()
+	for _, r := range want.rules {
+		n := 0
+		for _, c := range r.Chains {
+			n += len(c.Rules)
+		}
+		g.sayf("%s: %d rules in place", r.Family, n)
+	}
+	return nil
+}
+
+// tellNames lets services find the pinned names: in the hosts file, and at the
+// names server for programs that read no hosts file.
+func (g *gate) tellNames(ctx context.Context) error {
+	if err := writeNames(g.pins); err != nil {
+		return fmt.Errorf("names: %w", err)
+	}
+	if err := g.tellWorker(ctx, false); err != nil {
+		return fmt.Errorf("names: %w", err)
+	}
+	g.sayf("names written: %s, %s", hostsFile, resolverFile)
+	return nil
+}

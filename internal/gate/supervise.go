@@ -1,0 +1,243 @@
+package gate
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/corral-sandbox/corral/internal/spec"
+)
+
+const (
+	firstPause = 100 * time.Millisecond
+	lastPause  = 5 * time.Second
+	longLife   = 30 * time.Second // after which a crash counts as the first again
+
+	// askTries is how many workers may die over one question.
+	askTries = 3
+)
+
+// supervisor keeps one worker alive. The sockets outlive it: PID 1 holds them
+// open and never reads from them, so that nobody else can take the port of a
+// worker that is gone.
+type supervisor struct {
+	sockets []*os.File // names UDP, names TCP, records
+	words   io.Writer  // the worker's standard error
+	news    func(auditLine)
+
+	mu       sync.Mutex
+	table    table
+	link     *link
+	changed  chan struct{} // closed when link is set anew
+	restarts int
+}
+
+// openSupervisor opens the sockets of the worker while nobody else can have
+// them.
+func openSupervisor(words io.Writer, news func(auditLine)) (*supervisor, error) {
+	s := &supervisor{words: words, news: news, changed: make(chan struct{})}
+	pc, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(namesServer))
+	if err != nil {
+		return nil, err
+	}
+	defer pc.Close()
+	l, err := net.ListenTCP("tcp4", net.TCPAddrFromAddrPort(namesServer))
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	udp, err := pc.File()
+	if err != nil {
+		return nil, err
+	}
+	tcp, err := l.File()
+	if err != nil {
+		return nil, err
+	}
+	records, err := openRecords()
+	if err != nil {
+		return nil, fmt.Errorf("NFLOG: %w", err)
+	}
+	s.sockets = []*os.File{udp, tcp, records}
+	return s, nil
+}
+
+// run starts workers, one after the other, until the context ends.
+func (s *supervisor) run(ctx context.Context) error {
+	// The kernel ends the worker with the thread that started it.
+	runtime.LockOSThread()
+	pause := firstPause
+	for {
+		born := time.Now()
+		err := s.live(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if time.Since(born) > longLife {
+			pause = firstPause
+		}
+		fmt.Fprintf(s.words, "the worker ended (%v); starting another\n", err)
+		s.mu.Lock()
+		s.restarts++
+		s.table.Base = uint64(s.restarts) << 32
+		s.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, lastPause)
+	}
+}
+
+// live is the life of one worker.
+func (s *supervisor) live(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	theirs := os.NewFile(uintptr(fds[1]), "link")
+	defer theirs.Close()
+	file := os.NewFile(uintptr(fds[0]), "link")
+	conn, err := net.FileConn(file)
+	file.Close()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", "worker")
+	cmd.Env = []string{}
+	cmd.Dir = "/"
+	cmd.Stderr = s.words
+	cmd.WaitDelay = time.Second
+	cmd.ExtraFiles = slices.Concat([]*os.File{theirs}, s.sockets)
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Credential: &syscall.Credential{Uid: spec.WorkerUID, Gid: spec.WorkerUID},
+		Pdeathsig:  syscall.SIGKILL,
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	theirs.Close()
+	l := &link{conn: conn, news: s.news, waiting: map[uint64]chan reply{}}
+	read := make(chan error, 1)
+	go func() { read <- l.run() }()
+	s.mu.Lock()
+	t := s.table
+	s.mu.Unlock()
+	if _, err := l.ask(ctx, request{Table: &t}); err == nil {
+		s.mu.Lock()
+		s.link = l
+		close(s.changed)
+		s.changed = make(chan struct{})
+		s.mu.Unlock()
+	}
+	err = <-read
+	stop()
+	return errors.Join(err, cmd.Wait())
+}
+
+// current is the line to the worker, once there is one.
+func (s *supervisor) current(ctx context.Context) (*link, error) {
+	for {
+		s.mu.Lock()
+		l, changed := s.link, s.changed
+		s.mu.Unlock()
+		if l != nil && l.alive() {
+			return l, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// ask puts a question to the worker, and to its successor if it dies over it.
+func (s *supervisor) ask(ctx context.Context, q request) (reply, error) {
+	for range askTries {
+		l, err := s.current(ctx)
+		if err != nil {
+			return reply{}, err
+		}
+		r, err := l.ask(ctx, q)
+		if errors.Is(err, errWorkerGone) {
+			continue
+		}
+		if err == nil && r.Err != "" {
+			err = errors.New(plain(r.Err))
+		}
+		return r, err
+	}
+	return reply{}, errWorkerGone
+}
+
+// set gives this worker and all to come a new table.
+func (s *supervisor) set(ctx context.Context, t table) error {
+	s.mu.Lock()
+	t.Base = s.table.Base
+	s.table = t
+	s.mu.Unlock()
+	_, err := s.ask(ctx, request{Table: &t})
+	return err
+}
+
+func (s *supervisor) restarted() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.restarts
+}
+
+// reapOrphans collects children that PID 1 got because their parents died,
+// such as those of an exec. Its own are waited for by whoever started them;
+// what tells them apart is the session, which an exec has of its own.
+func reapOrphans() {
+	self, session := os.Getpid(), sessionOf("self")
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		fields := stat(e.Name())
+		if len(fields) < 4 || fields[0] != "Z" || fields[1] != strconv.Itoa(self) || fields[3] == session {
+			continue
+		}
+		unix.Wait4(pid, nil, unix.WNOHANG, nil)
+	}
+}
+
+func sessionOf(pid string) string {
+	if fields := stat(pid); len(fields) > 3 {
+		return fields[3]
+	}
+	return ""
+}
+
+// stat is /proc/PID/stat from the state on: state, parent, group, session.
+func stat(pid string) []string {
+	b, err := os.ReadFile("/proc/" + pid + "/stat")
+	if err != nil {
+		return nil
+	}
+	i := bytes.LastIndexByte(b, ')')
+	return strings.Fields(string(b[i+1:]))
+}
