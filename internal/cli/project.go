@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"syscall"
 
 	"github.com/corral-sandbox/corral/internal/engine"
 	"github.com/corral-sandbox/corral/internal/exit"
@@ -70,12 +69,6 @@ func (a *app) load() (*project, error) {
 			p.host.Environment[name] = v
 		}
 	}
-	fi, err := os.Stat(pol.Dir)
-	if err != nil {
-		return nil, err
-	}
-	st := fi.Sys().(*syscall.Stat_t)
-	p.host.ProjectDev, p.host.ProjectIno = st.Dev, st.Ino
 	return p, nil
 }
 

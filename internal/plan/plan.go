@@ -25,8 +25,6 @@ type Host struct {
 	Probes    spec.Probes
 	Subnet    netip.Prefix   // all of corral's addresses on this machine
 	Never     []netip.Prefix // addresses of the host and of Docker's networks
-	// ProjectDev and ProjectIno identify the project directory.
-	ProjectDev, ProjectIno uint64
 	// Environment is passed to the agent as it is: terminal and locale.
 	Environment map[string]string
 }
@@ -138,7 +136,7 @@ func Build(p *policy.Policy, prof *profile.Profile, h Host, address netip.Addr, 
 		Command:     command(p, prof, args),
 		Environment: environment(h, gate.Spec.Sandbox),
 		WorkDir:     p.Dir,
-		Mounts:      mounts(p, h),
+		Mounts:      mounts(p),
 		Pids:        pids,
 		Dockerfile:  dockerfile,
 	}
@@ -217,13 +215,12 @@ func environment(h Host, sandbox string) map[string]string {
 
 // mounts are the project directory, read-write in run mode, and what the
 // policy lists.
-func mounts(p *policy.Policy, h Host) []Mount {
+func mounts(p *policy.Policy) []Mount {
 	var out []Mount
-	if p.Mode == policy.Run {
-		out = append(out, Mount{Path: p.Dir, Dev: h.ProjectDev, Ino: h.ProjectIno})
-	}
-	for _, m := range p.Mounts {
-		out = append(out, Mount{Path: m.Path, ReadOnly: m.ReadOnly, Dev: m.Dev, Ino: m.Ino})
+	for _, m := range append([]policy.Mount{p.Project}, p.Mounts...) {
+		if m.Path != "" {
+			out = append(out, Mount{Path: m.Path, ReadOnly: m.ReadOnly, Dev: m.Dev, Ino: m.Ino})
+		}
 	}
 	return out
 }

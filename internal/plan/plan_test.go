@@ -66,7 +66,7 @@ func build(t *testing.T, src string, args ...string) (*Plan, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.File, p.Dir = "/p/corral.yaml", "/p"
+	p.File, p.Dir, p.Project = "/p/corral.yaml", "/p", policy.Mount{Path: "/p"}
 	prof, err := profile.Load("shell")
 	if err != nil {
 		t.Fatal(err)

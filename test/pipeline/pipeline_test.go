@@ -71,6 +71,7 @@ func through(t *testing.T, src []byte) map[string][]byte {
 		return map[string][]byte{"errors": []byte(mistakes.Error() + "\n")}
 	}
 	p.File, p.Dir = "/home/dev/project/corral.yaml", "/home/dev/project"
+	p.Project = policy.Mount{Path: p.Dir, Dev: 1, Ino: 2}
 	if p.Name == "" {
 		p.Name = "project"
 	}
@@ -80,11 +81,10 @@ func through(t *testing.T, src []byte) map[string][]byte {
 	}
 	planned, err := plan.Build(p, prof, plan.Host{
 		UID: 1000, GID: 1000, Home: "/home/dev",
-		Resolvers:  []netip.Addr{netip.MustParseAddr("10.0.0.53")},
-		Probes:     spec.DefaultProbes(),
-		Subnet:     plan.DefaultSubnet,
-		Never:      []netip.Prefix{netip.MustParsePrefix("172.30.0.0/16")},
-		ProjectDev: 1, ProjectIno: 2,
+		Resolvers:   []netip.Addr{netip.MustParseAddr("10.0.0.53")},
+		Probes:      spec.DefaultProbes(),
+		Subnet:      plan.DefaultSubnet,
+		Never:       []netip.Prefix{netip.MustParsePrefix("172.30.0.0/16")},
 		Environment: map[string]string{"TERM": "xterm"},
 	}, netip.MustParseAddr("172.30.0.2"), nil)
 	if err != nil {
