@@ -1,0 +1,66 @@
+# `make` alone lists the targets: the line above each rule is its help.
+
+export CGO_ENABLED = 0
+
+module  := github.com/corral-sandbox/corral
+version := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+guests  := corral-gate corral-verify
+
+FUZZTIME  ?= 10s
+TESTFLAGS ?=
+
+# As root nothing may be skipped; anybody else runs what the machine allows.
+ifeq ($(shell id -u),0)
+export CORRAL_REQUIRE ?= netns,engine,harness
+endif
+
+.PHONY: help setup build check test fuzz bench demo ci long
+
+help:
+	@awk '/^#: / { text = substr($$0, 4) } /^[a-z]+:/ && text { sub(":.*", "", $$1); printf "%-8s %s\n", $$1, text; text = "" }' $(MAKEFILE_LIST)
+
+#: what the tests need: packages, engine, base image; as root or with sudo, once
+setup:
+	test/setup
+
+#: static binaries into bin/
+build:
+	go build -trimpath -ldflags '-s -w -X $(module)/internal/spec.release=$(version)' -o bin/ ./cmd/corral $(guests:%=./cmd/%)
+	go build -trimpath -ldflags '-s -w' -o bin/corral-prisoner ./test/hostile/prisoner
+
+#: format, vet, staticcheck, tidy, and the tests that need neither root nor an engine
+check:
+	@echo 'gofmt'; bad=$$(gofmt -l $$(git ls-files '*.go')); [ -z "$$bad" ] || { echo "gofmt would change:"; echo "$$bad"; exit 1; }
+	go vet ./...
+	go tool staticcheck ./...
+	go mod tidy -diff
+	go test -count=1 .
+	CORRAL_REQUIRE= go test -short $(TESTFLAGS) ./internal/... ./test/...
+
+#: everything, on this machine; as root nothing is skipped
+test: setup build
+	go test -count=1 $(TESTFLAGS) . ./cmd/... ./internal/... ./deploy/... ./profiles/...
+	go test -count=1 -p 1 -timeout 40m $(TESTFLAGS) ./test/...
+
+#: every fuzz target for FUZZTIME (10s)
+fuzz:
+	@grep -ro --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . | sed 's/:func / /' | sort | while read -r file name; do \
+		echo "fuzz $$(dirname $$file) $$name $(FUZZTIME)"; \
+		go test -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) "./$$(dirname $$file)" || exit 1; \
+	done
+
+#: the Go benchmarks of the tree
+bench: setup build
+	go test -p 1 -run '^$$' -bench . -benchmem ./...
+
+#: a sandbox from nothing to its last proof, on this machine
+demo: setup build
+	bin/corral demo
+
+#: what CI runs: check, fuzz, test, with nothing skipped
+ci:
+	.ci/run
+
+#: ci with a minute for each fuzz target
+long:
+	FUZZTIME=60s .ci/run
