@@ -97,8 +97,10 @@ func verify(p *policy.Policy, h Host, g spec.Gate, s Service) []spec.Check {
 	return checks
 }
 
+// specMounts are all mounts a service has beside the engine's own: the guest
+// binaries, a /tmp of its own, and what the plan binds.
 func specMounts(mounts []Mount) []spec.Mount {
-	var out []spec.Mount
+	out := []spec.Mount{{Target: spec.GuestDir, ReadOnly: true}, {Target: "/tmp"}}
 	for _, m := range mounts {
 		out = append(out, spec.Mount{Target: m.Path, ReadOnly: m.ReadOnly, Dev: m.Dev, Ino: m.Ino})
 	}
