@@ -17,7 +17,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"runtime/debug"
 	"strings"
 
 	"github.com/corral-sandbox/corral/internal/exit"
@@ -71,17 +70,10 @@ func run(ctx context.Context, stdout, stderr io.Writer, args []string) error {
 		_, err = stdout.Write(answer)
 		return err
 	case "version":
-		_, err := fmt.Fprintf(stdout, "corral-gate %s\n", version())
+		_, err := fmt.Fprintf(stdout, "corral-gate %s\n", spec.Release())
 		return err
 	}
 	return exit.Invalidf(usage, "no command is called %q", args[0])
-}
-
-func version() string {
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		return info.Main.Version
-	}
-	return "(devel)"
 }
 
 func status(ctx context.Context, stdout io.Writer, asJSON bool) error {

@@ -1,16 +1,647 @@
 package gate_test
 
 import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
 	"testing"
+	"time"
+
+	"github.com/corral-sandbox/corral/internal/spec"
 )
 
-func TestSmoke(t *testing.T) {
+// A container's memory, processes and files are not tested here: the gate runs
+// as PID 1 of namespaces of its own, beside a neighbour that is all of the
+// world to it.
+
+var update = os.Getenv("UPDATE") != ""
+
+// golden compares text with a file of testdata.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s differs (UPDATE=1 accepts):\n%s", path, got)
+	}
+}
+
+func TestStartOrder(t *testing.T) {
 	p := newPair(t)
-	p.zone("api.allowed.test", "A "+originAddr, "A "+originAddr)
-	g := p.start(document(allowed("api.allowed.test")))
-	g.ready()
-	t.Logf("%+v", g.status())
-	for _, l := range g.output() {
-		t.Log(l)
+	p.zone("api.allowed.test", "A "+originAddr, "A "+originAddr) // the same address twice
+	p.zone("new.allowed.test", "AAAA 2001:db8:10::9")
+	soft := allowed("new.allowed.test")
+	soft.Soft = true
+	soft.Origin = "profile opencode"
+	s := p.start(document(allowed("api.allowed.test"), soft)).ready()
+	var policy []string
+	for _, line := range s.output() {
+		if strings.HasPrefix(line, "corral-gate: ") {
+			policy = append(policy, line)
+		}
+	}
+	text := regexp.MustCompile(`\((.*), (nf_tables|legacy)\)`).ReplaceAllString(strings.Join(policy, "\n"), "($1, BACKEND)")
+	golden(t, "start.txt", text+"\n")
+
+	st := s.status()
+	if st.State != spec.GateReady || st.Applied == "" || st.Applied != st.ReadBack || len(st.Pins) != 1 || len(st.Unpinned) != 1 || st.Instance == "" || st.NetNS == 0 {
+		t.Errorf("status %+v", st)
+	}
+	if out, err := s.exec("corral-gate", "status"); err != nil || !strings.Contains(out, "ready") {
+		t.Errorf("status: %v, %s", err, out)
+	}
+	hosts, err := s.exec("cat", "/etc/hosts", "/etc/resolv.conf")
+	hostname, _ := os.Hostname()
+	want := "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n" + gateAddr + "\t" + hostname + "\n" +
+		originAddr + "\tapi.allowed.test\n" + "nameserver 127.0.0.1\noptions ndots:0 timeout:1 attempts:1\n"
+	if err != nil || hosts != want {
+		t.Errorf("names %v:\n%s", err, hosts)
+	}
+	if n := len(p.sent(canaryAddr)); n != 0 {
+		t.Errorf("%d packets to the canary", n)
+	}
+
+	s.signal(syscall.SIGTERM)
+	if code := s.exit(); code != 0 {
+		t.Errorf("status %d after SIGTERM", code)
+	}
+	p.isClosed(t)
+}
+
+// isClosed insists that nothing leaves the namespace of a gate that is gone.
+func (p *pair) isClosed(t *testing.T) {
+	t.Helper()
+	for _, program := range []string{"iptables", "ip6tables"} {
+		out, err := exec.Command("ip", "netns", "exec", p.gate, program, "-w", "-S").CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		for _, chain := range []string{"INPUT", "FORWARD", "OUTPUT"} {
+			if !strings.Contains(string(out), "-P "+chain+" DROP\n") || strings.Contains(string(out), "-A "+chain) {
+				t.Errorf("%s: %s is not closed:\n%s", program, chain, out)
+			}
+		}
+	}
+	before := len(p.sent(canaryAddr)) + len(p.sent(originAddr))
+	for _, to := range []string{canaryAddr, originAddr} {
+		if out, err := p.agent(t.Context(), "send", to+":9"); err == nil {
+			t.Errorf("a datagram to %s left: %s", to, out)
+		}
+	}
+	if n := len(p.sent(canaryAddr)) + len(p.sent(originAddr)); n != before {
+		t.Errorf("%d packets left a closed namespace", n-before)
+	}
+}
+
+// Whatever step a start fails at, and however, nothing is open afterwards, and
+// before it ends the gate has not said that it is ready.
+func TestFailureAtEachStep(t *testing.T) {
+	for _, step := range []string{"close", "read", "worker", "open-resolver", "resolve", "pin", "rules", "names", "self-check"} {
+		t.Run(step, func(t *testing.T) {
+			t.Parallel()
+			p := newPair(t)
+			p.zone("api.allowed.test", "A "+originAddr)
+			s := p.start(document(allowed("api.allowed.test")), "CORRAL_GATE_FAILPOINT=after-"+step+":exit")
+			if code := s.exit(); code != 1 {
+				t.Errorf("status %d", code)
+			}
+			if slices.Contains(s.output(), spec.ReadyLine) {
+				t.Error("it was ready")
+			}
+			p.isClosed(t)
+		})
+	}
+}
+
+// A gate that is gone at once leaves what was in force: its rules, which let
+// out nothing that the policy does not grant.
+func TestKilledAtEachStep(t *testing.T) {
+	for _, step := range []string{"close", "open-resolver", "resolve", "rules", "self-check"} {
+		t.Run(step, func(t *testing.T) {
+			t.Parallel()
+			p := newPair(t)
+			p.zone("api.allowed.test", "A "+originAddr)
+			s := p.start(document(allowed("api.allowed.test")), "CORRAL_GATE_FAILPOINT=after-"+step+":kill")
+			if code := s.exit(); code != 137 {
+				t.Errorf("status %d", code)
+			}
+			for _, to := range []string{canaryAddr + ":443", resolverAddr + ":53"} {
+				p.agent(t.Context(), "connect", to)
+				p.agent(t.Context(), "send", to)
+			}
+			if n := len(p.sent(canaryAddr)); n != 0 {
+				t.Errorf("%d packets to the canary", n)
+			}
+			if slices.Contains(p.lookups(), "secret.") {
+				t.Error("a lookup left")
+			}
+		})
+	}
+}
+
+func TestSpecIsRefused(t *testing.T) {
+	good := string(spec.Encode(document()))
+	for what, tt := range map[string]struct{ doc, mode, want string }{
+		"not JSON":      {"{", "0644", "gate spec"},
+		"unknown field": {strings.Replace(good, "{", `{"extra": 1,`, 1), "0644", "extra"},
+		"version":       {strings.Replace(good, `"version": 1`, `"version": 2`, 1), "0644", "version 2"},
+		"writable":      {good, "0666", "nobody else can write"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			p := newPair(t)
+			s := p.startWith([]byte(tt.doc), tt.mode)
+			if code := s.exit(); code != 2 {
+				t.Errorf("status %d", code)
+			}
+			if text := strings.Join(s.output(), "\n"); !strings.Contains(text, tt.want) || !strings.Contains(text, "everything stays closed") {
+				t.Errorf("%s", text)
+			}
+			p.isClosed(t)
+		})
+	}
+}
+
+// Every reason for a name to have no usable address stops the start with the
+// name, its place in the policy and the reason.
+func TestNamesThatCannotBePinned(t *testing.T) {
+	for what, tt := range map[string]struct {
+		records []string
+		private []netip.Prefix
+		want    string
+	}{
+		"NXDOMAIN":         {nil, nil, "NXDOMAIN"},
+		"AAAA only":        {[]string{"AAAA 2001:db8:10::9"}, nil, "AAAA"},
+		"private":          {[]string{"A 10.38.0.27"}, nil, "10.38.0.27"},
+		"metadata":         {[]string{"A 169.254.169.254"}, prefixes("0.0.0.0/0"), "169.254.169.254"},
+		"loopback":         {[]string{"A 127.0.0.1"}, prefixes("0.0.0.0/0"), "127.0.0.1"},
+		"one bad of two":   {[]string{"A " + originAddr, "A 10.38.0.27"}, nil, "10.38.0.27"},
+		"the gateway":      {[]string{"A " + worldAddr}, prefixes("172.16.0.0/12"), worldAddr},
+		"another's prefix": {[]string{"A 10.38.0.27"}, prefixes("192.168.0.0/16"), "10.38.0.27"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			p := newPair(t)
+			if tt.records != nil {
+				p.zone("api.allowed.test", tt.records...)
+			}
+			n := allowed("api.allowed.test")
+			n.Private = tt.private
+			s := p.start(document(n))
+			if code := s.exit(); code != 1 {
+				t.Errorf("status %d", code)
+			}
+			last := s.output()
+			line := last[slices.IndexFunc(last, func(l string) bool { return strings.Contains(l, "corral.yaml:7") })]
+			for _, w := range []string{"api.allowed.test", tt.want} {
+				if !strings.Contains(line, w) {
+					t.Errorf("%q does not name %q", line, w)
+				}
+			}
+			p.isClosed(t)
+		})
+	}
+}
+
+func prefixes(s ...string) []netip.Prefix {
+	var ps []netip.Prefix
+	for _, p := range s {
+		ps = append(ps, netip.MustParsePrefix(p))
+	}
+	return ps
+}
+
+// A name on a private address works where the policy names the prefix for it.
+func TestPrivateOptIn(t *testing.T) {
+	p := newPair(t)
+	run(t, "ip", "-n", p.world, "addr", "add", "10.38.0.27/32", "dev", "eth0")
+	p.listen(netip.MustParseAddrPort("10.38.0.27:443"))
+	p.zone("mirror.allowed.test", "A 10.38.0.27")
+	n := allowed("mirror.allowed.test")
+	n.Private = prefixes("10.38.0.0/24")
+	p.start(document(n)).ready()
+	if out, err := p.agent(t.Context(), "connect", "10.38.0.27:443"); err != nil {
+		t.Error(out)
+	}
+}
+
+func TestSilentNameStopsTheStart(t *testing.T) {
+	p := newPair(t)
+	p.zone("api.allowed.test", "A 44.10.0.12") // nobody is there: the world refuses
+	run(t, "ip", "-n", p.world, "addr", "add", "44.10.0.12/16", "dev", "eth0")
+	s := p.start(document(allowed("api.allowed.test")))
+	if code := s.exit(); code != 1 {
+		t.Errorf("status %d", code)
+	}
+	if text := strings.Join(s.output(), "\n"); !strings.Contains(text, "api.allowed.test (corral.yaml:7): accepts no connection") {
+		t.Error(text)
+	}
+	p.isClosed(t)
+}
+
+func TestWhatAServiceCanReach(t *testing.T) {
+	p := newPair(t)
+	p.zone("api.allowed.test", "A "+originAddr)
+	p.zone("any.allowed.test", "A "+origin2Addr)
+	p.listen(netip.MustParseAddrPort(origin2Addr + ":8080"))
+	p.listen(netip.MustParseAddrPort(originAddr + ":8080"))
+	p.listen(netip.MustParseAddrPort(worldAddr + ":8001"))
+	p.listen(netip.MustParseAddrPort(worldAddr + ":8002"))
+	any := spec.Name{Domain: "any.allowed.test", AnyPort: true}
+	doc := document(allowed("api.allowed.test"), any)
+	doc.HostPorts = []uint16{8001}
+	s := p.start(doc).ready()
+
+	for _, to := range []string{originAddr + ":443", origin2Addr + ":443", origin2Addr + ":8080", worldAddr + ":8001"} {
+		if out, err := p.agent(t.Context(), "connect", to); err != nil {
+			t.Errorf("%s: %s", to, out)
+		}
+	}
+	before := len(p.lookups())
+	for _, what := range []string{
+		"connect " + canaryAddr + ":443", "connect " + originAddr + ":8080", "connect " + worldAddr + ":8002", "connect " + resolverAddr + ":53",
+		"send " + canaryAddr + ":443", "send " + originAddr + ":443", "send " + worldAddr + ":8001",
+		"send " + resolverAddr + ":53", "send " + resolverAddr + ":853", "send 224.0.0.251:5353", "send 172.30.0.255:53",
+		"connect 127.0.0.11:53", "send 127.0.0.11:53", "connect [" + canaryIPv6 + "]:443", "send [" + canaryIPv6 + "]:53",
+	} {
+		out, err := p.agent(t.Context(), strings.Fields(what)...)
+		if err == nil {
+			t.Errorf("%s: %s", what, out)
+			continue
+		}
+		_, took, _ := strings.Cut(out, " after ")
+		if d, err := time.ParseDuration(took); err != nil || d > 50*time.Millisecond {
+			t.Errorf("%s: refused only after %s", what, took)
+		}
+	}
+	if n := len(p.sent(canaryAddr)); n != 0 {
+		t.Errorf("%d packets to the canary", n)
+	}
+	if n := len(p.lookups()); n != before {
+		t.Errorf("lookups left: %v", p.lookups()[before:])
+	}
+
+	for name, want := range map[string]string{"api.allowed.test.": "NOERROR", "leak.evil.test.": "NXDOMAIN", "left.evil.test.": "NXDOMAIN", "localhost.": "NOERROR"} {
+		for _, network := range []string{"udp", "tcp"} {
+			if out, err := p.agent(t.Context(), "lookup", "127.0.0.1:53", name, network); err != nil || !strings.HasPrefix(out, want) {
+				t.Errorf("lookup of %s by %s: %s, %v", name, network, out, err)
+			}
+		}
+	}
+
+	st := s.status()
+	if !slices.ContainsFunc(st.Denied, func(d spec.Denied) bool {
+		return d.Proto == "tcp" && d.Addr == netip.MustParseAddr(canaryAddr) && d.Port == 443 && d.Rule == "unlisted" && d.Count == 1
+	}) {
+		t.Errorf("denied: %+v", st.Denied)
+	}
+	if !slices.ContainsFunc(st.RefusedNames, func(r spec.Refused) bool { return r.Name == "leak.evil.test" && r.Count == 2 }) || len(st.RefusedNames) != 2 {
+		t.Errorf("refused names: %+v", st.RefusedNames)
+	}
+	for _, want := range []string{`"verdict":"allowed","proto":"tcp","addr":"` + originAddr + `","port":443,"name":"api.allowed.test"`, `"verdict":"denied"`, `"verdict":"refused-name"`} {
+		s.saw(want)
+	}
+}
+
+// saw insists that a line with text was printed, or is soon.
+func (s *gateProc) saw(text string) {
+	s.t.Helper()
+	for _, line := range s.output() {
+		if strings.Contains(line, text) {
+			return
+		}
+	}
+	s.await(text)
+}
+
+func TestVerdicts(t *testing.T) {
+	p := newPair(t)
+	p.zone("api.allowed.test", "A "+originAddr)
+	s := p.start(document(allowed("api.allowed.test"))).ready()
+	mark := s.verdicts(0).Mark
+	p.must(p.gate, func() error {
+		for port, to := range map[int]string{61001: canaryAddr, 61002: originAddr} {
+			d := net.Dialer{LocalAddr: &net.TCPAddr{Port: port}}
+			if c, err := d.Dial("tcp4", to+":443"); err == nil {
+				c.Close()
+			}
+			u := net.Dialer{LocalAddr: &net.UDPAddr{Port: port}}
+			if c, err := u.Dial("udp4", to+":443"); err == nil {
+				c.Write([]byte("x"))
+				c.Close()
+			}
+		}
+		return nil
+	})
+	type result struct {
+		outcome spec.Outcome
+		rule    string
+	}
+	got := map[string]result{}
+	for _, v := range s.verdicts(mark).Verdicts {
+		got[fmt.Sprintf("%s %d %s:%d", v.Proto, v.Source, v.Addr, v.Port)] = result{v.Outcome, v.Rule}
+	}
+	for probe, want := range map[string]result{
+		"tcp 61001 44.10.9.9:443":  {spec.OutcomeRejected, "unlisted"},
+		"udp 61001 44.10.9.9:443":  {spec.OutcomeRejected, "unlisted"},
+		"tcp 61002 44.10.0.10:443": {spec.OutcomeAccepted, ""},
+		"udp 61002 44.10.0.10:443": {spec.OutcomeRejected, "unlisted"},
+	} {
+		if got[probe] != want {
+			t.Errorf("%s: %v, want %v", probe, got[probe], want)
+		}
+	}
+}
+
+func (s *gateProc) verdicts(after uint64) spec.Verdicts {
+	s.t.Helper()
+	out, err := s.exec("corral-gate", "verdicts", "--after", fmt.Sprint(after))
+	if err != nil {
+		s.t.Fatalf("%v: %s", err, out)
+	}
+	var v spec.Verdicts
+	if err := json.Unmarshal([]byte(out), &v); err != nil {
+		s.t.Fatalf("%v: %s", err, out)
+	}
+	return v
+}
+
+// A name with a rotating pool: every address in the hosts file is in the set,
+// and the other way round, and the pin is wider than one answer.
+func TestRotatingPool(t *testing.T) {
+	p := newPair(t)
+	var pool []string
+	for i := range 64 {
+		a := fmt.Sprintf("44.10.1.%d", i+1)
+		run(t, "ip", "-n", p.world, "addr", "add", a+"/32", "dev", "eth0")
+		pool = append(pool, "A "+a)
+	}
+	p.listen(netip.MustParseAddrPort("0.0.0.0:8443"))
+	p.rotate("api.allowed.test", 4, pool...)
+	n := allowed("api.allowed.test")
+	n.Ports = []uint16{8443}
+	s := p.start(document(n)).ready()
+	st := s.status()
+	if len(st.Pins) != 1 || len(st.Pins[0].Addrs) <= 8 {
+		t.Fatalf("pins %+v", st.Pins)
+	}
+	hosts, err := s.exec("cat", "/etc/hosts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var listed []string
+	for line := range strings.Lines(hosts) {
+		if f := strings.Fields(line); len(f) == 2 && f[1] == "api.allowed.test" {
+			listed = append(listed, f[0])
+		}
+	}
+	if len(listed) != len(st.Pins[0].Addrs) {
+		t.Errorf("%d in the hosts file, %d pinned", len(listed), len(st.Pins[0].Addrs))
+	}
+	for _, a := range listed {
+		if out, err := p.agent(t.Context(), "connect", a+":8443"); err != nil {
+			t.Errorf("%s: %s", a, out)
+		}
+	}
+}
+
+// While the worker resolves, a service that asks the same resolver as fast as
+// it can gets no answer, and none of its packets leaves.
+func TestLookupsAreTheWorkersAlone(t *testing.T) {
+	p := newPair(t)
+	p.zone("api.allowed.test", "A "+originAddr)
+	fifo := filepath.Join(t.TempDir(), "go-on")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := p.start(document(allowed("api.allowed.test")), "CORRAL_GATE_FAILPOINT=after-open-resolver:wait:"+fifo)
+	s.await("fail point after-open-resolver")
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(ctx, "nsenter", "--net=/run/netns/"+p.gate, self, "agent", "loop", resolverAddr+":53")
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewReader(stdout)
+	if line, err := lines.ReadString('\n'); err != nil || line != "looping\n" {
+		t.Fatalf("%q, %v", line, err)
+	}
+	if err := os.WriteFile(fifo, nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	s.ready()
+	stdin.Close()
+	rest, err := io.ReadAll(lines)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Wait()
+	t.Logf("agent: %s", bytes.TrimSpace(rest))
+	if !strings.HasPrefix(string(rest), "0 answers of ") || strings.HasSuffix(string(rest), "of 0\n") {
+		t.Errorf("agent: %s", rest)
+	}
+	if slices.Contains(p.lookups(), "secret.evil.test.") {
+		t.Error("a lookup of the agent's left")
+	}
+	if !slices.Contains(p.lookups(), "api.allowed.test.") {
+		t.Errorf("the worker's lookup did not arrive: %v", p.lookups())
+	}
+}
+
+// Rules of the nat table, the engine's, are not touched.
+func TestNatIsLeftAlone(t *testing.T) {
+	p := newPair(t)
+	p.zone("api.allowed.test", "A "+originAddr)
+	list := func() string { return run(t, "ip", "netns", "exec", p.gate, "iptables", "-w", "-t", "nat", "-S") }
+	for _, rule := range []string{
+		"-N DOCKER_OUTPUT", "-A OUTPUT -d 127.0.0.11/32 -j DOCKER_OUTPUT",
+		"-A DOCKER_OUTPUT -d 127.0.0.11/32 -p udp -m udp --dport 53 -j DNAT --to-destination 127.0.0.11:40001",
+		"-A DOCKER_OUTPUT -d 127.0.0.11/32 -p tcp -m tcp --dport 53 -j DNAT --to-destination 127.0.0.11:40002",
+	} {
+		run(t, append([]string{"ip", "netns", "exec", p.gate, "iptables", "-w", "-t", "nat"}, strings.Fields(rule)...)...)
+	}
+	before := list()
+	s := p.start(document(allowed("api.allowed.test"))).ready()
+	s.signal(syscall.SIGTERM)
+	s.exit()
+	if after := list(); after != before {
+		t.Errorf("nat before:\n%safter:\n%s", before, after)
+	}
+}
+
+// Whatever is changed behind the gate's back, it closes everything and says
+// what was changed.
+func TestTamper(t *testing.T) {
+	for what, tt := range map[string]struct {
+		program, command string
+		want             string
+	}{
+		"an accept":      {"iptables", "-I OUTPUT -d 44.10.9.9/32 -j ACCEPT", "foreign rule"},
+		"a rule less":    {"iptables", "-D OUTPUT 1", "missing rule"},
+		"a policy":       {"iptables", "-P OUTPUT ACCEPT", "policy"},
+		"a flush":        {"iptables", "-F", "missing rule"},
+		"an IPv6 accept": {"ip6tables", "-I OUTPUT -j ACCEPT", "foreign rule"},
+		"a chain":        {"iptables", "-N extra", "extra"},
+		"a set entry":    {"ipset", "add corral-pins 44.10.9.9,tcp:443", "44.10.9.9:443"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			p := newPair(t)
+			p.zone("api.allowed.test", "A "+originAddr)
+			s := p.start(document(allowed("api.allowed.test"))).ready()
+			run(t, append([]string{"ip", "netns", "exec", p.gate, tt.program}, strings.Fields(tt.command)...)...)
+			began := time.Now()
+			line := s.await("re-check failed against existing rules")
+			if code := s.exit(); code != 1 {
+				t.Errorf("status %d", code)
+			}
+			if took := time.Since(began); took > 10*time.Second {
+				t.Errorf("after %v", took)
+			}
+			if !strings.Contains(line, tt.want) {
+				t.Errorf("%q does not say %q", line, tt.want)
+			}
+			p.isClosed(t)
+		})
+	}
+}
+
+// A worker that is killed is replaced. Meanwhile nothing opens, and its port
+// is nobody else's.
+func TestWorkerKilled(t *testing.T) {
+	p := newPair(t)
+	p.zone("api.allowed.test", "A "+originAddr)
+	s := p.start(document(allowed("api.allowed.test"))).ready()
+	mark := s.verdicts(0).Mark
+	worker := child(t, s.pid)
+	if err := syscall.Kill(worker, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	p.must(p.gate, func() error {
+		if pc, err := net.ListenPacket("udp4", "127.0.0.1:53"); err == nil {
+			pc.Close()
+			t.Error("the port of a dead worker could be taken")
+		}
+		return nil
+	})
+	if out, err := p.agent(t.Context(), "connect", canaryAddr+":443"); err == nil {
+		t.Error(out)
+	}
+	s.await("starting another")
+	st := s.status()
+	if st.WorkerRestarts != 1 || st.State != spec.GateReady {
+		t.Errorf("status %+v", st)
+	}
+	if out, err := p.agent(t.Context(), "lookup", "127.0.0.1:53", "api.allowed.test.", "udp"); err != nil || !strings.HasPrefix(out, "NOERROR") {
+		t.Errorf("lookup: %s", out)
+	}
+	if m := s.verdicts(0).Mark; m <= mark {
+		t.Errorf("mark %d after %d", m, mark)
+	}
+	if n := len(p.sent(canaryAddr)); n != 0 {
+		t.Errorf("%d packets to the canary", n)
+	}
+}
+
+func TestWorkerHasNoRights(t *testing.T) {
+	p := newPair(t)
+	s := p.start(document()).ready()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", child(t, s.pid)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"CapInh:\t0000000000000000", "CapPrm:\t0000000000000000", "CapEff:\t0000000000000000", "CapAmb:\t0000000000000000",
+		"NoNewPrivs:\t1", "Uid:\t64999\t64999\t64999\t64999", "Gid:\t64999\t64999\t64999\t64999", "Groups:\t \n"} {
+		if !strings.Contains(string(b), want) {
+			t.Errorf("no %q in:\n%s", want, b)
+		}
+	}
+}
+
+// Processes whose parents died under an exec are collected.
+func TestOrphansAreReaped(t *testing.T) {
+	p := newPair(t)
+	s := p.start(document()).ready()
+	out, err := s.exec("setsid", "--wait", "sh", "-c", "true & exec sh -c 'kill -9 $$'")
+	if err == nil {
+		t.Fatalf("the shell survived: %s", out)
+	}
+	limit := time.Now().Add(20 * time.Second)
+	for {
+		out, err := s.exec("sh", "-c", "cat /proc/[0-9]*/stat 2>/dev/null; true")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(out, ") Z 1 ") {
+			return
+		}
+		if time.Now().After(limit) {
+			t.Fatalf("zombies:\n%s", out)
+		}
+	}
+}
+
+// A gate that starts in a namespace in which another one left its rules closes
+// it first, and serves again.
+func TestStartsAgain(t *testing.T) {
+	p := newPair(t)
+	p.zone("api.allowed.test", "A "+originAddr)
+	s := p.start(document(allowed("api.allowed.test"))).ready()
+	first := s.status().Instance
+	s.signal(syscall.SIGKILL)
+	s.exit()
+	s = p.start(document(allowed("api.allowed.test"))).ready()
+	if second := s.status().Instance; second == first {
+		t.Error("the same instance twice")
+	}
+	if out, err := p.agent(t.Context(), "connect", originAddr+":443"); err != nil {
+		t.Error(out)
+	}
+}
+
+func TestServeElsewhereIsRefused(t *testing.T) {
+	p := newPair(t)
+	binary, err := gateBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command("ip", "netns", "exec", p.gate, binary, "serve").CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "PID 1") {
+		t.Errorf("%v: %s", err, out)
+	}
+	if rules := run(t, "ip", "netns", "exec", p.gate, "iptables", "-w", "-S"); strings.Contains(rules, "DROP") {
+		t.Errorf("it closed the namespace:\n%s", rules)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/netip"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -75,6 +77,7 @@ type pair struct {
 
 	mu      sync.Mutex
 	records map[string][]string // what the resolver knows: owner -> records
+	subset  map[string]int      // how many of them it gives at a time, if not all
 	asked   []string
 	packets []packet
 }
@@ -89,7 +92,7 @@ func newPair(t *testing.T) *pair {
 	t.Helper()
 	testenv.Require(t, "netns")
 	suffix := fmt.Sprintf("%d-%d", os.Getpid(), pairs.next())
-	p := &pair{t: t, gate: "cg" + suffix, world: "cw" + suffix, records: map[string][]string{}}
+	p := &pair{t: t, gate: "cg" + suffix, world: "cw" + suffix, records: map[string][]string{}, subset: map[string]int{}}
 	for _, ns := range []string{p.gate, p.world} {
 		run(t, "ip", "netns", "add", ns)
 		t.Cleanup(func() { run(t, "ip", "netns", "del", ns) })
@@ -217,6 +220,10 @@ func (p *pair) answer(w dns.ResponseWriter, q *dns.Msg) {
 	if !known {
 		m.Rcode = dns.RcodeNameError
 	}
+	if n := p.subset[name]; n > 0 && q.Question[0].Qtype == dns.TypeA {
+		p.records[name] = slices.Concat(records[n:], records[:n])
+		records = records[:n]
+	}
 	for _, s := range records {
 		rr, err := dns.NewRR(name + " 60 IN " + s)
 		if err != nil {
@@ -234,6 +241,14 @@ func (p *pair) zone(name string, records ...string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.records[name+"."] = records
+}
+
+// rotate gives n of the records at a time, and then the next n.
+func (p *pair) rotate(name string, n int, records ...string) {
+	p.zone(name, records...)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.subset[name+"."] = n
 }
 
 // capture notes every IP packet that comes out of the gate's namespace.
@@ -440,16 +455,27 @@ func (s *gateProc) ready() *gateProc {
 	return s
 }
 
-// child is the process that unshare waits for.
+// child is the one child that a process has.
 func child(t *testing.T, pid int) int {
 	t.Helper()
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var n int
-	if _, err := fmt.Sscan(string(b), &n); err != nil {
-		t.Fatalf("children of %d: %q: %v", pid, b, err)
+	var children []string
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // a thread may end
+			t.Fatal(err)
+		}
+		children = append(children, strings.Fields(string(b))...)
+	}
+	if len(children) != 1 {
+		t.Fatalf("children of %d: %v", pid, children)
+	}
+	n, err := strconv.Atoi(children[0])
+	if err != nil {
+		t.Fatal(err)
 	}
 	return n
 }
