@@ -86,6 +86,7 @@ func TestNothingLeavesAGuardedBridge(t *testing.T) {
 	testenv.Require(t, "engine") // its rules forward what comes from a bridge
 
 	const bridge, network = "lab-test0", "corral-lab-test"
+	_ = exec.Command("docker", "network", "rm", network).Run() // a run that was killed leaves it
 	docker(t, "network", "create", "--subnet", "172.30.255.240/28", "-o", "com.docker.network.bridge.name="+bridge, network)
 	t.Cleanup(func() { docker(t, "network", "rm", network) })
 	away := netip.MustParseAddr("203.0.113.7") // in the namespace
@@ -132,6 +133,7 @@ func TestCaptureSeesNeighbours(t *testing.T) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = bridge
 	br := &netlink.Bridge{LinkAttrs: attrs}
+	_ = netlink.LinkDel(br) // a run that was killed leaves it
 	if err := netlink.LinkAdd(br); err != nil {
 		t.Fatal(err)
 	}
