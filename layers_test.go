@@ -197,10 +197,10 @@ func TestVerifyLinksLittle(t *testing.T) {
 // passed to exec.
 func TestOnlyNetfilterRunsIptables(t *testing.T) {
 	program := regexp.MustCompile(`^(/usr/s?bin/|/s?bin/)?(ip6?tables(-(save|restore|nft|legacy)(-save|-restore)?)?|xtables-(nft|legacy)-multi|nft|ipset)$`)
-	allowed := []string{"internal/netfilter/", "internal/testenv/"}
+	others := []string{"internal/netfilter/", "internal/testenv/", "test/"} // the prisoner tries them all
 	for _, name := range tracked(t) {
 		if !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") ||
-			slices.ContainsFunc(allowed, func(dir string) bool { return strings.HasPrefix(name, dir) }) {
+			slices.ContainsFunc(others, func(dir string) bool { return strings.HasPrefix(name, dir) }) {
 			continue
 		}
 		fset := token.NewFileSet()
