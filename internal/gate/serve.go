@@ -67,6 +67,7 @@ func serve(ctx context.Context, stdout, stderr io.Writer) error {
 		err = g.tellWorker(alive, true)
 	}
 	if err == nil {
+		settle()
 		err = g.watch(alive)
 	}
 	g.mu.Lock()

@@ -123,6 +123,7 @@ func (s *supervisor) live(ctx context.Context) error {
 	defer conn.Close()
 
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", "worker")
+	cmd.Args[0] = os.Args[0]
 	cmd.Env = []string{}
 	cmd.Dir = "/"
 	cmd.Stderr = s.words

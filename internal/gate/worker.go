@@ -9,8 +9,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"runtime"
-	"runtime/debug"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -121,12 +119,6 @@ func work(ctx context.Context) error {
 
 var errLinkClosed = errors.New("PID 1 is gone")
 
-// thrift trades a little time for memory: a gate is mostly idle.
-func thrift() {
-	debug.SetGCPercent(25)
-	runtime.GOMAXPROCS(min(2, runtime.NumCPU()))
-}
-
 // dropRights makes sure that nothing is left to drop: another user, no
 // capability, and none to gain by running a program.
 func dropRights() error {
@@ -160,6 +152,9 @@ func (w *worker) serve(ctx context.Context, q request) reply {
 	case q.Table != nil:
 		w.audit.set(*q.Table)
 		w.names.zone.Store(newZone(*q.Table))
+		if q.Table.Serving {
+			settle()
+		}
 	case q.Resolve != nil:
 		w.slots <- struct{}{}
 		defer func() { <-w.slots }()
