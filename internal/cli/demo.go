@@ -1,15 +1,19 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -102,7 +106,7 @@ func (a *app) runDemo(ctx context.Context) (err error) {
 
 	targets := map[string]any{
 		"unlisted": set.Probes.Unlisted, "resolver": set.Probes.Resolver, "metadata": set.Probes.Metadata,
-		"ipv6": set.Probes.IPv6, "gateway": network.Gateway, "listener": listener.Addr().String(),
+		"names": []string{"secret.exfiltration.invalid"}, "ipv6": set.Probes.IPv6, "gateway": network.Gateway, "listener": listener.Addr().String(),
 	}
 	if err := os.WriteFile(filepath.Join(dir, "targets.json"), spec.Encode(targets), 0o644); err != nil {
 		return err
@@ -196,6 +200,7 @@ func demoProject() (string, error) {
 		return "", err
 	}
 	err = errors.Join(
+		os.Chmod(dir, 0o755), // the helpers are root without the right to override modes
 		os.WriteFile(filepath.Join(dir, prisoner), b, 0o755),
 		os.WriteFile(filepath.Join(dir, "corral.yaml"), []byte(demoPolicy), 0o644),
 	)
@@ -302,16 +307,31 @@ func capture(stream *engine.Stream) (witnessed, error) {
 	return w, nil
 }
 
+// showDenied prints a line for each name, and one for each address and
+// protocol with its ports.
 func (a *app) showDenied(s spec.GateStatus) {
 	for _, n := range s.RefusedNames {
-		fmt.Fprintf(a.out, "  name  %s%s\n", diag.Escape(n.Name), times(n.Count))
+		fmt.Fprintf(a.out, "  name   %s%s\n", diag.Escape(n.Name), times(n.Count))
 	}
+	type key struct {
+		proto string
+		addr  netip.Addr
+	}
+	ports := map[key][]uint16{}
 	for _, d := range s.Denied {
-		to := d.Addr.String()
-		if d.Port != 0 {
-			to = netip.AddrPortFrom(d.Addr, d.Port).String()
+		k := key{d.Proto, d.Addr}
+		ports[k] = append(ports[k], d.Port)
+	}
+	keys := slices.SortedFunc(maps.Keys(ports), func(x, y key) int {
+		return cmp.Or(strings.Compare(x.proto, y.proto), x.addr.Compare(y.addr))
+	})
+	for _, k := range keys {
+		slices.Sort(ports[k])
+		list := strings.Trim(fmt.Sprint(ports[k]), "[]")
+		if list == "0" { // no ports in this protocol
+			list = ""
 		}
-		fmt.Fprintf(a.out, "  %-5s %s%s\n", d.Proto, to, times(d.Count))
+		fmt.Fprintf(a.out, "  %-6s %-16v %s\n", k.proto, k.addr, list)
 	}
 }
 

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/network"
-	"github.com/docker/docker/errdefs"
 
 	"github.com/corral-sandbox/corral/internal/host"
 	"github.com/corral-sandbox/corral/internal/plan"
@@ -124,12 +124,15 @@ func (e *Engine) createGate(ctx context.Context, image string, guests host.Guest
 		Env:      gateEnvironment(),
 		Labels:   labels(p, planned.Name, RoleGate, map[string]string{labelAddress: address.String(), labelOwner: owner(os.Getpid())}),
 	}, &container.HostConfig{
-		NetworkMode:    container.NetworkMode(net.Name),
-		CapDrop:        []string{"ALL"},
-		CapAdd:         gateCapabilities,
-		SecurityOpt:    []string{"no-new-privileges"},
-		Tmpfs:          map[string]string{"/run": "rw,nosuid,nodev,noexec,size=1m,mode=0755"},
-		Sysctls:        sysctls(),
+		NetworkMode: container.NetworkMode(net.Name),
+		CapDrop:     []string{"ALL"},
+		CapAdd:      gateCapabilities,
+		SecurityOpt: []string{"no-new-privileges"},
+		Tmpfs:       map[string]string{"/run": "rw,nosuid,nodev,noexec,size=1m,mode=0755"},
+		Sysctls:     sysctls(),
+		// The engine's own resolver, which nobody may ask, would have nobody to ask
+		// but the gate.
+		DNS:            []string{"127.0.0.1"},
 		LogConfig:      logging(),
 		Resources:      container.Resources{PidsLimit: &limit},
 		ReadonlyRootfs: false, // the engine would make /etc/hosts and /etc/resolv.conf read-only with it

@@ -9,10 +9,10 @@ import (
 	"io"
 	"strings"
 
+	"github.com/containerd/errdefs"
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/mount"
 	"github.com/docker/docker/api/types/volume"
-	"github.com/docker/docker/errdefs"
 
 	"github.com/corral-sandbox/corral/internal/host"
 	"github.com/corral-sandbox/corral/internal/render"
@@ -64,10 +64,14 @@ func (e *Engine) guestVolume(ctx context.Context, image string, guests host.Gues
 	if err := sameFiles(tree, got); err != nil {
 		return "", errors.Join(fmt.Errorf("guest volume %s: %w", name, err), e.remove(ctx, created.ID), e.api.VolumeRemove(ctx, name, true))
 	}
-	return name, e.remove(ctx, created.ID)
+	if err := e.remove(ctx, created.ID); err != nil {
+		return "", fmt.Errorf("guest volume: %w", err)
+	}
+	e.pruneGuests(ctx, name)
+	return name, nil
 }
 
-// PruneGuests drops the guest volumes of other builds that nothing uses.
+// pruneGuests drops the guest volumes of other builds that nothing uses.
 func (e *Engine) pruneGuests(ctx context.Context, keep string) {
 	list, err := e.api.VolumeList(ctx, volume.ListOptions{})
 	if err != nil {

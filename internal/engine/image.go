@@ -6,9 +6,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/docker/docker/api/types/filters"
 	"github.com/docker/docker/api/types/image"
-	"github.com/docker/docker/errdefs"
 
 	"github.com/corral-sandbox/corral/deploy"
 	"github.com/corral-sandbox/corral/internal/host"
