@@ -15,6 +15,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -477,6 +478,48 @@ func TestLookupsAreTheWorkersAlone(t *testing.T) {
 	}
 	if !slices.Contains(p.lookups(), "api.allowed.test.") {
 		t.Errorf("the worker's lookup did not arrive: %v", p.lookups())
+	}
+}
+
+// An upload over a link with a smaller MTU further on needs the one ICMP error
+// that is let in.
+func TestUploadOverASmallerMTU(t *testing.T) {
+	const farAddr = "44.11.0.10"
+	p := newPair(t)
+	far := "cf" + strings.TrimPrefix(p.world, "cw")
+	run(t, "ip", "netns", "add", far)
+	t.Cleanup(func() { run(t, "ip", "netns", "del", far) })
+	run(t, "ip", "-n", p.world, "link", "add", "far0", "mtu", "1280", "type", "veth", "peer", "name", "eth0", "netns", far)
+	run(t, "ip", "-n", p.world, "addr", "add", "44.11.0.1/24", "dev", "far0")
+	run(t, "ip", "-n", p.world, "link", "set", "far0", "up")
+	run(t, "ip", "-n", far, "addr", "add", farAddr+"/24", "dev", "eth0")
+	run(t, "ip", "-n", far, "link", "set", "eth0", "up")
+	run(t, "ip", "-n", far, "route", "add", "default", "via", "44.11.0.1")
+	run(t, "ip", "netns", "exec", p.world, "sysctl", "-q", "-w", "net.ipv4.ip_forward=1")
+	var l net.Listener
+	p.must(far, func() (err error) {
+		l, err = net.Listen("tcp", farAddr+":443")
+		return err
+	})
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer l.Close()
+	wg.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			if n, _ := io.Copy(io.Discard, c); n == 1<<20 {
+				c.Write([]byte("ok"))
+			}
+			c.Close()
+		}
+	})
+	p.zone("far.allowed.test", "A "+farAddr)
+	p.start(document(allowed("far.allowed.test"))).ready()
+	if out, err := p.agent(t.Context(), "upload", farAddr+":443"); err != nil {
+		t.Error(out)
 	}
 }
 

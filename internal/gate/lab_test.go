@@ -537,8 +537,8 @@ func (p *pair) agent(ctx context.Context, args ...string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-// act is the agent's side: connect ADDR, send ADDR or loop-lookup ADDR NAME
-// (until standard input ends). It prints what came of it and how long it took.
+// act is the agent's side: connect ADDR, send ADDR, upload ADDR, lookup SERVER
+// NAME NETWORK, or loop SERVER. It prints what came of it and how long it took.
 func act(args []string) int {
 	if err := syscall.Setresgid(agentUID, agentUID, agentUID); err != nil {
 		fmt.Println(err)
@@ -566,6 +566,15 @@ func act(args []string) int {
 		var m *dns.Msg
 		if m, _, err = c.Exchange(new(dns.Msg).SetQuestion(args[2], dns.TypeA), args[1]); err == nil {
 			fmt.Print(dns.RcodeToString[m.Rcode], " ")
+		}
+	case "upload":
+		var c net.Conn
+		if c, err = net.DialTimeout("tcp", args[1], 3*time.Second); err == nil {
+			c.SetDeadline(time.Now().Add(10 * time.Second))
+			if _, err = c.Write(make([]byte, 1<<20)); err == nil {
+				c.(*net.TCPConn).CloseWrite()
+				_, err = io.ReadFull(c, make([]byte, 2))
+			}
 		}
 	case "loop":
 		return loop(args[1])

@@ -44,11 +44,31 @@ func (g *gate) selfCheck(ctx context.Context) error {
 }
 
 func (g *gate) checkUnlisted(ctx context.Context) (string, error) {
-	to := netip.AddrPortFrom(g.spec.Probes.Unlisted, httpsPort)
-	if err := g.refused(ctx, "tcp", to, ruleUnlisted); err != nil {
+	return g.shutOff(ctx, g.spec.Probes.Unlisted, ruleUnlisted)
+}
+
+func (g *gate) checkIPv6(ctx context.Context) (string, error) {
+	return g.shutOff(ctx, g.spec.Probes.IPv6, ruleIPv6)
+}
+
+// unreachable are the errors of a machine without the family of an address,
+// without an address of its own or without a way there: nothing was sent.
+var unreachable = []error{syscall.ENETUNREACH, syscall.EADDRNOTAVAIL, syscall.EAFNOSUPPORT}
+
+// shutOff proves that an unlisted address cannot be reached: by the rule, or
+// because the namespace has no way there at all.
+func (g *gate) shutOff(ctx context.Context, to netip.Addr, rule string) (string, error) {
+	at := netip.AddrPortFrom(to, httpsPort)
+	err := g.refused(ctx, "tcp", at, rule)
+	for _, u := range unreachable {
+		if errors.Is(err, u) {
+			return fmt.Sprintf("unlisted address %s: no way there (%v)", at, u), nil
+		}
+	}
+	if err != nil {
 		return "", fmt.Errorf("unlisted address: %w", err)
 	}
-	return fmt.Sprintf("unlisted address %s refused by rule %s", to, ruleUnlisted), nil
+	return fmt.Sprintf("unlisted address %s refused by rule %s", at, rule), nil
 }
 
 func (g *gate) checkDockerResolver(ctx context.Context) (string, error) {
@@ -65,24 +85,6 @@ func (g *gate) checkNames(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("lookup of an unlisted name at %s: %w", namesServer, err)
 	}
 	return "an unlisted name is answered here, NXDOMAIN and blocked, udp and tcp", nil
-}
-
-// unreachable are the errors of a machine without the family of an address, or
-// without a way there: nothing was sent.
-var unreachable = []error{syscall.ENETUNREACH, syscall.EADDRNOTAVAIL, syscall.EAFNOSUPPORT, syscall.EHOSTUNREACH}
-
-func (g *gate) checkIPv6(ctx context.Context) (string, error) {
-	to := netip.AddrPortFrom(g.spec.Probes.IPv6, httpsPort)
-	err := g.refused(ctx, "tcp", to, ruleIPv6)
-	for _, u := range unreachable {
-		if errors.Is(err, u) {
-			return fmt.Sprintf("IPv6 has no way out (%v)", u), nil
-		}
-	}
-	if err != nil {
-		return "", fmt.Errorf("IPv6: %w", err)
-	}
-	return fmt.Sprintf("IPv6 address %s refused by rule %s", to, ruleIPv6), nil
 }
 
 // refused sends one packet and insists on its refusal by the rule. The record

@@ -64,9 +64,6 @@ func serve(ctx context.Context, stdout, stderr io.Writer) error {
 	g.tasks, alive = errgroup.WithContext(alive)
 	err := g.start(alive)
 	if err == nil {
-		err = g.tellWorker(alive, true)
-	}
-	if err == nil {
 		settle()
 		err = g.watch(alive)
 	}

@@ -51,6 +51,9 @@ func (g *gate) start(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 	}
+	if err := g.tellWorker(ctx, true); err != nil {
+		return fmt.Errorf("worker: %w", err)
+	}
 	g.mu.Lock()
 	g.state = spec.GateReady
 	g.mu.Unlock()
