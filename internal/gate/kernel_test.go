@@ -1,9 +1,6 @@
 package gate_test
 
 import (
-	"bufio"
-	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -374,6 +371,78 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
+// Beside an agent that floods, every probe still gets its verdict, and what is
+// kept and printed of the flood is bounded.
+func TestVerdictsBesideAFlood(t *testing.T) {
+	p := newPair(t)
+	s := p.start(document()).ready()
+	stop := p.background("flood", canaryAddr+":9")
+	mark := s.verdicts(0).Mark
+	const probes = 50
+	p.must(p.gate, func() error {
+		for i := range probes {
+			d := net.Dialer{LocalAddr: &net.TCPAddr{Port: spec.ProbePortFirst + i}}
+			if c, err := d.Dial("tcp4", canaryAddr+":443"); err == nil {
+				c.Close()
+			}
+		}
+		return nil
+	})
+	proven := 0
+	for _, v := range s.verdicts(mark).Verdicts {
+		if v.Outcome == spec.OutcomeRejected && v.Rule == "unlisted" && v.Proto == "tcp" {
+			proven++
+		}
+	}
+	if proven != probes {
+		t.Errorf("%d of %d probes proven", proven, probes)
+	}
+	st := s.status()
+	t.Logf("flood of %s: %d denied destinations, %d names and %d more, %d lines", stop(), len(st.Denied), len(st.RefusedNames), st.RefusedMore, len(s.output()))
+	if n := len(s.output()); n > 200 {
+		t.Errorf("%d lines", n)
+	}
+	if n := len(p.sent(canaryAddr)); n != 0 {
+		t.Errorf("%d packets to the canary", n)
+	}
+}
+
+// The other backend of iptables does the same.
+func TestLegacyBackend(t *testing.T) {
+	p := newPair(t)
+	p.zone("api.allowed.test", "A "+originAddr)
+	dir := t.TempDir()
+	for _, family := range []string{"iptables", "ip6tables"} {
+		for _, verb := range []string{"", "-restore", "-save"} {
+			path, err := exec.LookPath(family + "-legacy" + verb)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Symlink(path, filepath.Join(dir, family+verb)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	s := p.start(document(allowed("api.allowed.test")), "PATH="+dir+":"+os.Getenv("PATH")).ready()
+	if st := s.status(); st.Backend != "legacy" || st.Applied != st.ReadBack {
+		t.Errorf("status %+v", st)
+	}
+	if out, err := p.agent(t.Context(), "connect", originAddr+":443"); err != nil {
+		t.Error(out)
+	}
+	if out, err := p.agent(t.Context(), "connect", canaryAddr+":443"); err == nil {
+		t.Error(out)
+	}
+	run(t, "ip", "netns", "exec", p.gate, "iptables-legacy", "-I", "OUTPUT", "-j", "ACCEPT")
+	s.await("re-check failed against existing rules")
+	if code := s.exit(); code != 1 {
+		t.Errorf("status %d", code)
+	}
+	if out, err := p.agent(t.Context(), "connect", canaryAddr+":443"); err == nil {
+		t.Error(out)
+	}
+}
+
 func (s *gateProc) verdicts(after uint64) spec.Verdicts {
 	s.t.Helper()
 	out, err := s.exec("corral-gate", "verdicts", "--after", fmt.Sprint(after))
@@ -437,41 +506,13 @@ func TestLookupsAreTheWorkersAlone(t *testing.T) {
 	}
 	s := p.start(document(allowed("api.allowed.test")), "CORRAL_GATE_FAILPOINT=after-open-resolver:wait:"+fifo)
 	s.await("fail point after-open-resolver")
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.CommandContext(ctx, "nsenter", "--net=/run/netns/"+p.gate, self, "agent", "loop", resolverAddr+":53")
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	lines := bufio.NewReader(stdout)
-	if line, err := lines.ReadString('\n'); err != nil || line != "looping\n" {
-		t.Fatalf("%q, %v", line, err)
-	}
+	stop := p.background("loop", resolverAddr+":53")
 	if err := os.WriteFile(fifo, nil, 0); err != nil {
 		t.Fatal(err)
 	}
 	s.ready()
-	stdin.Close()
-	rest, err := io.ReadAll(lines)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd.Wait()
-	t.Logf("agent: %s", bytes.TrimSpace(rest))
-	if !strings.HasPrefix(string(rest), "0 answers of ") || strings.HasSuffix(string(rest), "of 0\n") {
-		t.Errorf("agent: %s", rest)
+	if said := stop(); !strings.HasPrefix(said, "0 answers of ") || strings.HasSuffix(said, " of 0") {
+		t.Errorf("agent: %s", said)
 	}
 	if slices.Contains(p.lookups(), "secret.evil.test.") {
 		t.Error("a lookup of the agent's left")

