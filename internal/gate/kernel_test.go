@@ -180,6 +180,27 @@ func TestSpecIsRefused(t *testing.T) {
 	}
 }
 
+// A container that was given too few rights never serves.
+func TestMissingRights(t *testing.T) {
+	for _, right := range []string{"net_admin", "net_raw", "setuid", "setgid"} {
+		t.Run(right, func(t *testing.T) {
+			t.Parallel()
+			p := newPair(t)
+			p.zone("api.allowed.test", "A "+originAddr)
+			s := p.start(document(allowed("api.allowed.test")), "WRAP=setpriv --bounding-set -"+right)
+			if code := s.exit(); code != 1 {
+				t.Errorf("status %d", code)
+			}
+			if slices.Contains(s.output(), spec.ReadyLine) {
+				t.Error("it was ready")
+			}
+			if right != "net_admin" { // without it nothing can be closed, nor opened
+				p.isClosed(t)
+			}
+		})
+	}
+}
+
 // Every reason for a name to have no usable address stops the start with the
 // name, its place in the policy and the reason.
 func TestNamesThatCannotBePinned(t *testing.T) {

@@ -366,7 +366,7 @@ cat > /etc/corral/gate.json
 chmod "$3" /etc/corral/gate.json
 printf '127.0.0.1\tlocalhost\n%s\t%s\n10.9.8.7\tleft.evil.test\n' "$4" "$(hostname)" > /etc/hosts
 echo 'nameserver 127.0.0.11' > /etc/resolv.conf
-exec "$2" serve
+exec $WRAP "$2" serve
 `
 
 // start runs a gate as PID 1 of namespaces of its own, in the pair's network.

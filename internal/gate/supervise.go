@@ -27,6 +27,8 @@ const (
 	lastPause  = 5 * time.Second
 	longLife   = 30 * time.Second // after which a crash counts as the first again
 
+	// askTimeout bounds every question but a resolution, which has its own limit.
+	askTimeout = 10 * time.Second
 	// askTries is how many workers may die over one question.
 	askTries = 3
 )
@@ -76,16 +78,20 @@ func openSupervisor(words io.Writer, news func(auditLine)) (*supervisor, error) 
 	return s, nil
 }
 
-// run starts workers, one after the other, until the context ends.
+// run starts workers, one after the other, until the context ends. Only if not
+// even the first can be started is that an error.
 func (s *supervisor) run(ctx context.Context) error {
 	// The kernel ends the worker with the thread that started it.
 	runtime.LockOSThread()
 	pause := firstPause
 	for {
 		born := time.Now()
-		err := s.live(ctx)
+		started, err := s.live(ctx)
 		if ctx.Err() != nil {
 			return nil
+		}
+		if !started && s.restarted() == 0 {
+			return fmt.Errorf("worker: %w", err)
 		}
 		if time.Since(born) > longLife {
 			pause = firstPause
@@ -105,12 +111,12 @@ func (s *supervisor) run(ctx context.Context) error {
 }
 
 // live is the life of one worker.
-func (s *supervisor) live(ctx context.Context) error {
+func (s *supervisor) live(ctx context.Context) (started bool, err error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return err
+		return false, err
 	}
 	theirs := os.NewFile(uintptr(fds[1]), "link")
 	defer theirs.Close()
@@ -118,7 +124,7 @@ func (s *supervisor) live(ctx context.Context) error {
 	conn, err := net.FileConn(file)
 	file.Close()
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer conn.Close()
 
@@ -134,7 +140,7 @@ func (s *supervisor) live(ctx context.Context) error {
 		Pdeathsig:  syscall.SIGKILL,
 	}
 	if err := cmd.Start(); err != nil {
-		return err
+		return false, err
 	}
 	theirs.Close()
 	l := &link{conn: conn, news: s.news, waiting: map[uint64]chan reply{}}
@@ -152,7 +158,7 @@ func (s *supervisor) live(ctx context.Context) error {
 	}
 	err = <-read
 	stop()
-	return errors.Join(err, cmd.Wait())
+	return true, errors.Join(err, cmd.Wait())
 }
 
 // current is the line to the worker, once there is one.
@@ -174,6 +180,11 @@ func (s *supervisor) current(ctx context.Context) (*link, error) {
 
 // ask puts a question to the worker, and to its successor if it dies over it.
 func (s *supervisor) ask(ctx context.Context, q request) (reply, error) {
+	if q.Resolve == nil {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, askTimeout, errors.New("the worker does not answer"))
+		defer cancel()
+	}
 	for range askTries {
 		l, err := s.current(ctx)
 		if err != nil {
