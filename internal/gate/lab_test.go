@@ -44,11 +44,15 @@ const (
 	agentUID     = 1000 // of a service
 )
 
+// binaryDir holds the binary once a test has asked for it.
+var binaryDir string
+
 var gateBinary = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "corral-gate-test-")
 	if err != nil {
 		return "", err
 	}
+	binaryDir = dir
 	path := filepath.Join(dir, "corral-gate")
 	cmd := exec.Command("go", "build", "-tags", "failpoints", "-o", path, "github.com/corral-sandbox/corral/cmd/corral-gate")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -63,8 +67,8 @@ func TestMain(m *testing.M) {
 		os.Exit(act(os.Args[2:]))
 	}
 	status := m.Run()
-	if path, err := gateBinary(); err == nil {
-		os.RemoveAll(filepath.Dir(path))
+	if binaryDir != "" {
+		os.RemoveAll(binaryDir)
 	}
 	os.Exit(status)
 }
