@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -90,9 +91,56 @@ func noSudo(ctx context.Context, _ spec.Check, e *env) finding {
 // that belong to another, without crossing into other file systems. A directory
 // that may be entered but not listed is an error: names in it can be guessed.
 func setuidFiles(ctx context.Context, dir string, dev uint64) ([]string, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, errors.New("the file system is too large to look through in time")
+	const parallel = 8 // an image may hold 100,000 files that nobody looked at yet
+	w := walk{ctx: ctx, dev: dev, slots: make(chan struct{}, parallel)}
+	w.directory(dir)
+	w.wg.Wait()
+	slices.Sort(w.found)
+	return w.found, w.err
+}
+
+type walk struct {
+	ctx   context.Context
+	dev   uint64
+	slots chan struct{}
+	wg    sync.WaitGroup
+
+	mu    sync.Mutex
+	found []string
+	err   error
+}
+
+func (w *walk) fail(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.err = err
+}
+
+func (w *walk) directory(dir string) {
+	if w.ctx.Err() != nil {
+		w.fail(errors.New("the file system is too large to look through in time"))
+		return
 	}
+	below, err := w.files(dir)
+	if err != nil {
+		w.fail(err)
+		return
+	}
+	for _, p := range below {
+		select {
+		case w.slots <- struct{}{}:
+			w.wg.Go(func() {
+				w.directory(p)
+				<-w.slots
+			})
+		default:
+			w.directory(p)
+		}
+	}
+}
+
+// files looks at the files of one directory and returns its directories.
+func (w *walk) files(dir string) ([]string, error) {
 	d, err := os.Open(dir)
 	if err != nil {
 		if errors.Is(err, fs.ErrPermission) && access(dir, unix.X_OK) != nil || errors.Is(err, fs.ErrNotExist) {
@@ -100,36 +148,36 @@ func setuidFiles(ctx context.Context, dir string, dev uint64) ([]string, error) 
 		}
 		return nil, err
 	}
+	defer d.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(d.Fd()), &st); err != nil {
+		return nil, err
+	}
+	if st.Dev != w.dev {
+		return nil, nil
+	}
 	entries, err := d.ReadDir(-1)
-	d.Close()
 	if err != nil {
 		return nil, err
 	}
-	var found []string
+	var below []string
 	for _, entry := range entries {
-		if !entry.IsDir() && !entry.Type().IsRegular() {
+		p := filepath.Join(dir, entry.Name())
+		if entry.IsDir() {
+			below = append(below, p)
 			continue
 		}
-		p := filepath.Join(dir, entry.Name())
-		var st unix.Stat_t
-		if err := unix.Lstat(p, &st); err != nil {
-			continue // gone, or below a directory that may be listed but not entered
-		}
-		if entry.IsDir() {
-			if st.Dev == dev {
-				below, err := setuidFiles(ctx, p, dev)
-				if err != nil {
-					return nil, err
-				}
-				found = append(found, below...)
-			}
+		// What cannot be looked at is gone, or in a directory that may not be entered.
+		if !entry.Type().IsRegular() || unix.Fstatat(int(d.Fd()), entry.Name(), &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
 			continue
 		}
 		if st.Mode&unix.S_ISUID != 0 && int(st.Uid) != os.Getuid() && access(p, unix.X_OK) == nil {
-			found = append(found, p)
+			w.mu.Lock()
+			w.found = append(w.found, p)
+			w.mu.Unlock()
 		}
 	}
-	return found, nil
+	return below, nil
 }
 
 // access asks whether this user may, with its effective rights, as a write or
