@@ -43,12 +43,13 @@ func (a *app) runAgent(ctx context.Context, args []string) (err error) {
 	if err != nil {
 		return err
 	}
-	g, id, err := a.bring(ctx, e, p, args, engine.Terminal{TTY: terminal(a.in) && terminal(a.out), Stdin: true})
+	t := engine.Terminal{TTY: terminal(a.in) && terminal(a.out), Stdin: true}
+	g, id, err := a.bring(ctx, e, p, args, t)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, e.End(ctx, g, id)) }()
-	code, err := e.Attach(ctx, id, a.in, a.out, a.err)
+	code, err := e.Attach(ctx, id, t, a.in, a.out, a.err)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
 	"github.com/corral-sandbox/corral/internal/exit"
@@ -22,39 +23,37 @@ const detachKeys = "ctrl-@,ctrl-^,ctrl-@,ctrl-^,ctrl-@,ctrl-^"
 // Attach starts a service on the caller's own standard streams, by the docker
 // command, and waits for its end. It returns the service's exit status.
 //
-// Signals: a terminal sends its own to everybody in front of it, so only those
-// that it does not send are passed on; without a terminal all are. The docker
-// command gives up at the third, which ends the service with it.
-func (e *Engine) Attach(ctx context.Context, id string, stdin io.Reader, stdout, stderr io.Writer) (int, error) {
+// A terminal in raw mode passes keys, Ctrl-C included, as bytes. Signals go to
+// the service directly: some versions of the docker command take them for
+// themselves. The third one ends it.
+func (e *Engine) Attach(ctx context.Context, id string, t Terminal, stdin io.Reader, stdout, stderr io.Writer) (int, error) {
 	defer exit.Hold()()
-	args := []string{"--host", e.host, "start", "--attach", "--detach-keys", detachKeys}
-	if stdin != nil {
-		args = append(args, "--interactive")
-	}
-	cmd := exec.Command("docker", append(args, id)...)
+	cmd := exec.Command("docker", "--host", e.host, "start", "--attach", "--interactive", "--detach-keys", detachKeys, id)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, stdout, stderr
-	pass := []os.Signal{syscall.SIGTERM, syscall.SIGHUP}
-	if f, ok := stdin.(*os.File); !ok || !term.IsTerminal(int(f.Fd())) {
+	if !t.TTY {
+		// Out of reach of what a terminal sends to everybody in front of it, and so
+		// without the right to read it: what is typed comes by a pipe.
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-		pass = append(pass, syscall.SIGINT, syscall.SIGQUIT)
+		if f, ok := stdin.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+			cmd.Stdin = nil
+			pipe, err := cmd.StdinPipe()
+			if err != nil {
+				return -1, err
+			}
+			go func() {
+				_, _ = io.Copy(pipe, stdin) // ends with the terminal, or with us
+				pipe.Close()
+			}()
+		}
 	}
 	signals := make(chan os.Signal, 8)
-	signal.Notify(signals, pass...)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 	defer signal.Stop(signals)
 	if err := cmd.Start(); err != nil {
 		return -1, fmt.Errorf("docker start: %w", err)
 	}
 	done := make(chan struct{})
-	go func() {
-		for {
-			select {
-			case s := <-signals:
-				_ = cmd.Process.Signal(s) // it may have ended by itself
-			case <-done:
-				return
-			}
-		}
-	}()
+	go e.pass(context.WithoutCancel(ctx), id, signals, done)
 	err := cmd.Wait()
 	close(done)
 	var exited *exec.ExitError
@@ -71,4 +70,23 @@ func (e *Engine) Attach(ctx context.Context, id string, stdin io.Reader, stdout,
 		return -1, fmt.Errorf("service: %s", got.State.Error)
 	}
 	return got.State.ExitCode, nil
+}
+
+// patience is how many signals ask before the next one ends the service.
+const patience = 2
+
+// pass hands signals on to a service until done.
+func (e *Engine) pass(ctx context.Context, id string, signals <-chan os.Signal, done <-chan struct{}) {
+	for n := 0; ; n++ {
+		select {
+		case s := <-signals:
+			name := unix.SignalName(s.(syscall.Signal))
+			if n == patience {
+				name = "SIGKILL"
+			}
+			_ = e.api.ContainerKill(ctx, id, name) // it may have ended by itself
+		case <-done:
+			return
+		}
+	}
 }

@@ -98,7 +98,8 @@ func hostService(ctx context.Context, c spec.Check, _ *env) finding {
 	return reach(ctx, []netip.Addr{c.Addr}, c.Port)
 }
 
-// reach tries addresses side by side until one accepts.
+// reach tries addresses side by side until one accepts. Silence tells nothing
+// about the fence.
 func reach(ctx context.Context, addrs []netip.Addr, port uint16) finding {
 	const limit = 1500 * time.Millisecond // less than a check's, so that the reason is told
 	ctx, cancel := context.WithTimeout(ctx, limit)
@@ -119,6 +120,10 @@ func reach(ctx context.Context, addrs []netip.Addr, port uint16) finding {
 		if last = <-errs; last == nil {
 			return ok()
 		}
+	}
+	if fateOf(last) == silent {
+		// A cut cable looks the same from here.
+		return untold("nobody answers: %v", cause(last))
 	}
 	return failed("%v", last)
 }

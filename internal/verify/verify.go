@@ -16,7 +16,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"sync"
 	"time"
 
@@ -94,17 +93,10 @@ func run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args []
 	case args[0] == "handover":
 		return handover(ctx, args[1:], newEnv(), stderr)
 	case args[0] == "version":
-		_, err := fmt.Fprintln(stdout, program, version())
+		_, err := fmt.Fprintln(stdout, program, spec.Release())
 		return err
 	}
 	return exit.Invalidf("corral-verify reads its list on standard input; the other forms are `handover -- COMMAND` and `version`", "unknown argument %q", args[0])
-}
-
-func version() string {
-	if b, found := debug.ReadBuildInfo(); found && b.Main.Version != "" {
-		return b.Main.Version
-	}
-	return "(devel)"
 }
 
 // verify writes an event for every check, in list order.

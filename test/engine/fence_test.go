@@ -26,7 +26,7 @@ func TestNoCapabilityEver(t *testing.T) {
 		}
 	}
 	got := docker(t, "inspect", "--format", "{{json .HostConfig.CapAdd}} {{json .HostConfig.CapDrop}}", s.gate())
-	if want := `["NET_ADMIN","NET_RAW","SETUID","SETGID","KILL"] ["ALL"]`; got != want {
+	if want := `["CAP_KILL","CAP_NET_ADMIN","CAP_NET_RAW","CAP_SETGID","CAP_SETUID"] ["ALL"]`; got != want {
 		t.Errorf("the gate has %s, want %s", got, want)
 	}
 	out := docker(t, "exec", s.agent(), "cat", "/proc/1/status", "/proc/self/status")

@@ -172,6 +172,41 @@ func TestInterruptWithoutTerminal(t *testing.T) {
 	}
 }
 
+// Input is typed, output goes down a pipe: Ctrl-C is a signal to everybody in
+// front of the terminal.
+func TestInterruptWithPipedOutput(t *testing.T) {
+	s := project(t, nothing)
+	c := s.cmd("run", "--", "bash", "-c", `trap 'echo interrupted; exit 5' INT; read -r line; echo "got $line"; while :; do sleep 0.1; done`)
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ptmx, tty, err := pty.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ptmx.Close()
+	c.Stdin = tty
+	c.SysProcAttr.Setsid, c.SysProcAttr.Setctty = true, true
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	tty.Close()
+	defer time.AfterFunc(limit, func() { c.Process.Kill() }).Stop()
+	f := &screen{f: out.(*os.File)}
+	if _, err := ptmx.Write([]byte("typed\n")); err != nil {
+		t.Fatal(err)
+	}
+	f.await(t, "got typed")
+	if _, err := ptmx.Write([]byte{3}); err != nil {
+		t.Fatal(err)
+	}
+	f.await(t, "interrupted")
+	if err := c.Wait(); err == nil || c.ProcessState.ExitCode() != 5 {
+		t.Errorf("ended with %v, want status 5", c.ProcessState)
+	}
+}
+
 func TestSecondRunIsRefused(t *testing.T) {
 	s := project(t, nothing)
 	end := s.up("echo up; read -r _", "up")

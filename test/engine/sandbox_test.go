@@ -205,6 +205,22 @@ func (s *sandbox) sh(script string) result {
 // The result ends it.
 func (s *sandbox) up(script, line string) (end func()) {
 	s.tb.Helper()
+	end, _ = s.start(script, line)
+	return end
+}
+
+// abandoned is up, whose corral is then killed and clears nothing up.
+func (s *sandbox) abandoned(script, line string) {
+	s.tb.Helper()
+	end, process := s.start(script, line)
+	if err := process.Kill(); err != nil {
+		s.tb.Fatal(err)
+	}
+	go end()
+}
+
+func (s *sandbox) start(script, line string) (end func(), process *os.Process) {
+	s.tb.Helper()
 	c := s.cmd("run", "--", "bash", "-c", script)
 	var errs bytes.Buffer
 	c.Stderr = &errs
@@ -258,7 +274,7 @@ func (s *sandbox) up(script, line string) (end func()) {
 	case <-time.After(limit):
 		s.tb.Fatalf("the agent did not say %q within %v", line, limit)
 	}
-	return end
+	return end, c.Process
 }
 
 // docker runs the docker command and returns what it prints.

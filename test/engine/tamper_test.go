@@ -48,9 +48,8 @@ func TestTamper(t *testing.T) {
 			if strings.TrimSpace(string(status)) == "0" {
 				t.Error("the gate ended with status 0")
 			}
-			logs, err := command.Run(context.Background(), nil, "docker", "logs", s.gate())
-			if err != nil || !strings.Contains(string(logs), "re-check failed against existing rules") {
-				t.Errorf("the gate did not say why: %s (%v)", logs, err)
+			if said := logs(t, s.gate()); !strings.Contains(said, "re-check failed against existing rules") {
+				t.Errorf("the gate did not say why: %s", said)
 			}
 			out := docker(t, "exec", s.agent(), "bash", "-c", connect+fmt.Sprintf("t %v 443; t 44.10.0.10 443", lab.Canary))
 			if strings.Contains(out, " 0 ") {
@@ -71,8 +70,7 @@ func TestTamper(t *testing.T) {
 func TestGateRestarted(t *testing.T) {
 	s := project(t, allowed)
 	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
-	end := s.up("echo up; read -r _", "up")
-	defer end()
+	s.abandoned("echo up; exec sleep infinity", "up") // nobody clears up behind it
 	docker(t, "restart", s.gate())
 	if r := s.corral("status"); r.code != 1 || !strings.Contains(r.out, "main: no network (gate was replaced)") {
 		t.Errorf("status: %v", r)
@@ -85,15 +83,15 @@ func TestGateRestarted(t *testing.T) {
 	if code := docker(t, "wait", s.agent()); code == "0" {
 		t.Error("the agent ran behind a gate that it was not made for")
 	}
-	logs := agentLogs(t, s)
-	if !strings.Contains(logs, "handover refused") || strings.Count(logs, "up\n") > 1 {
-		t.Errorf("the agent: %s", logs)
+	if said := logs(t, s.agent()); !strings.Contains(said, "handover refused: same-netns-as-gate") || strings.Count(said, "up\n") > 1 {
+		t.Errorf("the agent: %s", said)
 	}
 }
 
-func agentLogs(t *testing.T, s *sandbox) string {
+// logs is what a container has said on both its streams.
+func logs(t *testing.T, container string) string {
 	t.Helper()
-	return run(t, "sh", "-c", "docker logs "+s.agent()+" 2>&1")
+	return run(t, "sh", "-c", "docker logs "+container+" 2>&1")
 }
 
 // R135: a corral network that is missing or altered is an error with the
