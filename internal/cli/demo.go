@@ -52,6 +52,8 @@ type attempt struct {
 // witnessed is what a capture beside the agent saw leave.
 type witnessed struct {
 	Packets      uint64 `json:"packets"`
+	ARP          uint64 `json:"arp"`
+	Dropped      uint64 `json:"dropped"` // packets that it could not look at
 	Destinations []struct {
 		Proto string     `json:"proto"`
 		Addr  netip.Addr `json:"addr"`
@@ -303,6 +305,9 @@ func capture(stream *engine.Stream) (witnessed, error) {
 	line, _ := stream.Next()
 	if err := json.Unmarshal([]byte(line), &w); err != nil {
 		return w, fmt.Errorf("cannot tell: the capture said %q", line)
+	}
+	if w.Dropped > 0 {
+		return w, fmt.Errorf("cannot tell: the capture missed %d packets", w.Dropped)
 	}
 	return w, nil
 }

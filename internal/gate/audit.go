@@ -114,10 +114,14 @@ func (a *audit) packet(p packet, now time.Time) {
 	}
 }
 
-// isOwn tells the gate's own packets: the worker's, and those of root before
-// any service runs, and later to the addresses that only corral dials.
+// isOwn tells corral's own packets: the worker's; those of root before any
+// service runs; and those to the addresses that only corral dials, by root or
+// from a probe port. An agent that does as much hides nothing: they lead
+// nowhere.
 func (a *audit) isOwn(p packet) bool {
 	switch {
+	case slices.Contains(a.own, p.addr) && p.source >= spec.ProbePortFirst && p.source <= spec.ProbePortLast:
+		return true
 	case !p.hasUID:
 		return false
 	case p.uid == spec.WorkerUID:
@@ -165,9 +169,13 @@ func (a *audit) deny(p packet, now time.Time) {
 	a.account.Denied[i].Last = now
 }
 
-// lookup records a lookup of a name that is not pinned.
+// lookup records a lookup of a name that is not pinned, other than those that
+// corral's own checks make.
 func (a *audit) lookup(name string, now time.Time) {
 	name = strings.TrimSuffix(name, ".")
+	if strings.HasSuffix(name, "."+spec.ProbeDomain) {
+		return
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.line(auditLine{Time: now, Verdict: "refused-name", Name: name, Count: 1})

@@ -81,7 +81,7 @@ func (g *gate) checkDockerResolver(ctx context.Context) (string, error) {
 }
 
 func (g *gate) checkNames(ctx context.Context) (string, error) {
-	if _, err := g.worker.ask(ctx, request{Refusal: strings.ToLower(rand.Text()) + ".invalid"}); err != nil {
+	if _, err := g.worker.ask(ctx, request{Refusal: strings.ToLower(rand.Text()) + "." + spec.ProbeDomain}); err != nil {
 		return "", fmt.Errorf("lookup of an unlisted name at %s: %w", namesServer, err)
 	}
 	return "an unlisted name is answered here, NXDOMAIN and blocked, udp and tcp", nil

@@ -40,6 +40,9 @@ func (g *gate) steps() []step {
 
 // start goes through the steps. A failure says at which.
 func (g *gate) start(ctx context.Context) error {
+	if err := failpoint("before-close"); err != nil {
+		return err
+	}
 	for _, s := range g.steps() {
 		if err := s.do(ctx); err != nil {
 			return err

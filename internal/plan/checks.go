@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"slices"
 
 	"github.com/corral-sandbox/corral/internal/policy"
 	"github.com/corral-sandbox/corral/internal/spec"
@@ -82,7 +83,7 @@ func verify(p *policy.Policy, h Host, g spec.Gate, s Service) []spec.Check {
 		spec.Check{Name: "ipv6-disabled"},
 		spec.Check{Name: "no-ipv6-address"},
 		spec.Check{Name: "ipv6-blocked", Probes: &g.Probes},
-		spec.Check{Name: "gateway-closed", Addr: g.Gateway, Ports: []uint16{22, 80, 443, 2375, 2376}},
+		spec.Check{Name: "gateway-closed", Addr: g.Gateway, Ports: ungranted(g, 22, 80, 443, 2375, 2376)},
 		spec.Check{Name: "host-port-undeclared-blocked", Addr: g.Gateway, Port: undeclared(g)},
 	)
 	for _, n := range g.Names {
@@ -113,6 +114,11 @@ func domains(g spec.Gate) []string {
 		out = append(out, n.Domain)
 	}
 	return out
+}
+
+// ungranted leaves out the ports of the host that the policy grants.
+func ungranted(g spec.Gate, ports ...uint16) []uint16 {
+	return slices.DeleteFunc(ports, func(p uint16) bool { return slices.Contains(g.HostPorts, p) })
 }
 
 // undeclared is a port of the host that the policy does not grant.

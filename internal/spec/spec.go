@@ -38,6 +38,9 @@ const (
 	HandoverEnv = "CORRAL_SPEC"
 	// ReadyLine is the last line a gate prints at bring-up.
 	ReadyLine = "corral-gate: ready"
+	// ProbeDomain is what corral's own checks look up names below, to see them
+	// refused. It exists nowhere (RFC 6761).
+	ProbeDomain = "corral-probe.invalid"
 	// InstanceName is the CHAOS TXT name under which a gate tells its instance
 	// (RFC 4892).
 	InstanceName = "id.server."

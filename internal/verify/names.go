@@ -214,7 +214,7 @@ func namesOnlyPinned(ctx context.Context, c spec.Check, e *env) finding {
 		}
 	}
 	// A name nobody can have listed: fresh letters in a domain that is reserved.
-	stranger := strings.ToLower(rand.Text()) + ".example.com"
+	stranger := strings.ToLower(rand.Text()) + "." + spec.ProbeDomain
 	a, err := e.ask(ctx, stranger, dnsmessage.TypeA, dnsmessage.ClassINET)
 	if err != nil {
 		return untold("the gate does not answer: %v", cause(err))

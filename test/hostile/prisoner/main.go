@@ -98,7 +98,8 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// try makes all attempts side by side and yields their reports in order.
+// try makes all attempts side by side and yields their reports in order. Those
+// for which there is no target are not made.
 func try(all []attempt, c *cell) func(func(report) bool) {
 	return func(yield func(report) bool) {
 		ctx, cancel := context.WithTimeout(context.Background(), totalLimit)
@@ -123,6 +124,9 @@ func try(all []attempt, c *cell) func(func(report) bool) {
 		}
 		for i, a := range all {
 			r := <-results[i]
+			if r == noTarget {
+				continue // not an attempt
+			}
 			if !yield(report{a.group, a.name, a.proves, r.outcome, r.detail}) {
 				return
 			}

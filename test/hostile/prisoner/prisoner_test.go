@@ -101,12 +101,13 @@ func TestRun(t *testing.T) {
 	defer func(saved []attempt) { attempts = saved }(attempts)
 	attempts = []attempt{
 		{"a", "slow", "order is kept", func(ctx context.Context, _ *cell) result { return held("no") }},
-		{"a", "gone", "nothing", func(context.Context, *cell) result { return noTarget }},
+		{"a", "gone", "nothing", func(context.Context, *cell) result { return absent("no such thing") }},
+		{"a", "idle", "nothing", func(context.Context, *cell) result { return noTarget }},
 	}
 	const targets = `{"unlisted":"198.51.100.1","names":["x.test"]}`
 	var stdout, stderr bytes.Buffer
 	if status := run(nil, strings.NewReader(targets), &stdout, &stderr); status != 0 ||
-		stdout.String() != "blocked a/slow: no\nabsent  a/gone: no target given\n1 blocked, 0 escaped, 1 absent\n" {
+		stdout.String() != "blocked a/slow: no\nabsent  a/gone: no such thing\n1 blocked, 0 escaped, 1 absent\n" {
 		t.Errorf("status %d, %s%s", status, &stdout, &stderr)
 	}
 	attempts = append(attempts, attempt{"b", "out", "a hole", func(_ context.Context, c *cell) result { return out("to %v", c.Unlisted) }})
