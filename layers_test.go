@@ -22,7 +22,7 @@ var blocks = map[string][]string{
 	"shared": {"spec", "report"},
 	"host":   {"diag", "policy", "profile", "plan", "render", "engine", "cli"},
 	"inside": {"gate", "fetch", "bridge", "verify"},
-	"leaf":   {"exit", "command", "netguard", "resolve", "netfilter", "host", "state", "secret", "daemon", "relay", "testenv"},
+	"leaf":   {"exit", "command", "netguard", "resolve", "netfilter", "printable", "host", "state", "secret", "daemon", "relay", "testenv"},
 }
 
 // layers is who may not import whom. Paths are without the module's prefix.

@@ -18,10 +18,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/corral-sandbox/corral/internal/diag"
 	"github.com/corral-sandbox/corral/internal/engine"
 	"github.com/corral-sandbox/corral/internal/exit"
 	"github.com/corral-sandbox/corral/internal/host"
+	"github.com/corral-sandbox/corral/internal/printable"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
 
@@ -133,7 +133,7 @@ func (a *app) runDemo(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, e.Remove(ctx, witness)) }()
 	if line, _ := seen.Next(); line != "witness: watching" {
-		return fmt.Errorf("cannot tell: the capture did not start: %s", diag.Escape(line))
+		return fmt.Errorf("cannot tell: the capture did not start: %s", printable.Escape(line))
 	}
 
 	a.heading("A hostile agent behind the fence")
@@ -252,7 +252,7 @@ func (a *app) control(ctx context.Context, e *engine.Engine, image, dir, network
 	said, _ := stream.Next()
 	if code := stream.Status(ctx); code != 0 {
 		return "", exit.Failedf("a firewall of this machine may drop what comes from the corral bridge",
-			"cannot tell: an unfenced container did not reach %s: %s", addr, diag.Escape(said))
+			"cannot tell: an unfenced container did not reach %s: %s", addr, printable.Escape(said))
 	}
 	return addr, nil
 }
@@ -270,7 +270,7 @@ func (a *app) watch(ctx context.Context, stream *engine.Stream) (tally, error) {
 	for {
 		line, more := stream.Next()
 		if !more {
-			return t, fmt.Errorf("cannot tell: the hostile agent ended early: %s", diag.Escape(line))
+			return t, fmt.Errorf("cannot tell: the hostile agent ended early: %s", printable.Escape(line))
 		}
 		if line == "done" {
 			return t, nil
@@ -281,7 +281,7 @@ func (a *app) watch(ctx context.Context, stream *engine.Stream) (tally, error) {
 		}
 		if got.Group != group {
 			group = got.Group
-			fmt.Fprintf(a.out, "  %s\n", diag.Escape(group))
+			fmt.Fprintf(a.out, "  %s\n", printable.Escape(group))
 		}
 		t.total++
 		word := a.good("blocked")
@@ -295,7 +295,7 @@ func (a *app) watch(ctx context.Context, stream *engine.Stream) (tally, error) {
 			t.escaped++
 			word = a.bad("ESCAPED")
 		}
-		fmt.Fprintf(a.out, "    %s  %-34s %s\n", word, diag.Escape(got.Name), diag.Escape(got.Detail))
+		fmt.Fprintf(a.out, "    %s  %-34s %s\n", word, printable.Escape(got.Name), printable.Escape(got.Detail))
 	}
 }
 
@@ -316,7 +316,7 @@ func capture(stream *engine.Stream) (witnessed, error) {
 // protocol with its ports.
 func (a *app) showDenied(s spec.GateStatus) {
 	for _, n := range s.RefusedNames {
-		fmt.Fprintf(a.out, "  name   %s%s\n", diag.Escape(n.Name), times(n.Count))
+		fmt.Fprintf(a.out, "  name   %s%s\n", printable.Escape(n.Name), times(n.Count))
 	}
 	type key struct {
 		proto string

@@ -8,10 +8,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/corral-sandbox/corral/internal/diag"
 	"github.com/corral-sandbox/corral/internal/engine"
 	"github.com/corral-sandbox/corral/internal/exit"
 	"github.com/corral-sandbox/corral/internal/host"
+	"github.com/corral-sandbox/corral/internal/printable"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
 
@@ -87,7 +87,7 @@ func (a *app) gateFailed(err error) error {
 		return err
 	}
 	for _, line := range failed.Log {
-		fmt.Fprintln(a.err, diag.Escape(line))
+		fmt.Fprintln(a.err, printable.Escape(line))
 	}
 	if failed.Status == exit.Invalid {
 		return exit.Failedf("", "%w", err)
@@ -114,7 +114,7 @@ const mostShown = 5
 func summary(s spec.GateStatus) string {
 	var parts []string
 	for _, n := range s.RefusedNames {
-		parts = append(parts, diag.Escape(n.Name)+times(n.Count))
+		parts = append(parts, printable.Escape(n.Name)+times(n.Count))
 	}
 	for _, d := range s.Denied {
 		to := d.Addr.String()

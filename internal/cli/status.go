@@ -8,9 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/corral-sandbox/corral/internal/diag"
 	"github.com/corral-sandbox/corral/internal/engine"
 	"github.com/corral-sandbox/corral/internal/exit"
+	"github.com/corral-sandbox/corral/internal/printable"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
 
@@ -80,13 +80,13 @@ func (a *app) showStatus(id string, health []engine.Health) {
 			if !pin.AnyPort {
 				ports = strings.Trim(fmt.Sprint(pin.Ports), "[]")
 			}
-			fmt.Fprintf(w, "  allowed\t%s\t%s\t%s\n", diag.Escape(pin.Domain), strings.Trim(fmt.Sprint(pin.Addrs), "[]"), ports)
+			fmt.Fprintf(w, "  allowed\t%s\t%s\t%s\n", printable.Escape(pin.Domain), strings.Trim(fmt.Sprint(pin.Addrs), "[]"), ports)
 		}
 		for _, u := range h.Gate.Unpinned {
-			fmt.Fprintf(w, "  closed\t%s\t%s\t\n", diag.Escape(u.Domain), diag.Escape(u.Reason))
+			fmt.Fprintf(w, "  closed\t%s\t%s\t\n", printable.Escape(u.Domain), printable.Escape(u.Reason))
 		}
 		for _, n := range h.Gate.RefusedNames {
-			fmt.Fprintf(w, "  denied\t%s\tname lookup\t%d\n", diag.Escape(n.Name), n.Count)
+			fmt.Fprintf(w, "  denied\t%s\tname lookup\t%d\n", printable.Escape(n.Name), n.Count)
 		}
 		for _, d := range h.Gate.Denied {
 			fmt.Fprintf(w, "  denied\t%v\t%s %d\t%d\n", d.Addr, d.Proto, d.Port, d.Count)

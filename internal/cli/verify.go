@@ -8,9 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/corral-sandbox/corral/internal/diag"
 	"github.com/corral-sandbox/corral/internal/engine"
 	"github.com/corral-sandbox/corral/internal/exit"
+	"github.com/corral-sandbox/corral/internal/printable"
 	"github.com/corral-sandbox/corral/internal/report"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
@@ -78,7 +78,7 @@ func (a *app) prove(ctx context.Context, e *engine.Engine, p *project) (proof *e
 	proof, err = e.Verify(ctx, g.ID, id, g.Plan.Services[0])
 	if err != nil {
 		if said := stream.LastWords(ctx); said != "" {
-			return nil, fmt.Errorf("%w (the service said: %s)", err, diag.Escape(said))
+			return nil, fmt.Errorf("%w (the service said: %s)", err, printable.Escape(said))
 		}
 	}
 	return proof, err

@@ -10,8 +10,9 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"unicode"
 	"unicode/utf8"
+
+	"github.com/corral-sandbox/corral/internal/printable"
 )
 
 const (
@@ -27,7 +28,7 @@ type Pos struct {
 }
 
 func (p Pos) String() string {
-	s := Escape(p.File)
+	s := printable.Escape(p.File)
 	if p.Line > 0 {
 		s += fmt.Sprintf(":%d", p.Line)
 		if p.Col > 0 {
@@ -81,7 +82,7 @@ func (l List) Print(w io.Writer) {
 
 // Print writes the diagnostic, its source line with a caret below, and the hint.
 func (d Diagnostic) Print(w io.Writer) {
-	fmt.Fprintf(w, "%s: %s: %s\n", d.Pos, d.Kind, Escape(d.Message))
+	fmt.Fprintf(w, "%s: %s: %s\n", d.Pos, d.Kind, printable.Escape(d.Message))
 	if d.Source != "" {
 		line, caret := excerpt(d.Source, d.Col)
 		fmt.Fprintf(w, "  %s\n", line)
@@ -90,7 +91,7 @@ func (d Diagnostic) Print(w io.Writer) {
 		}
 	}
 	if d.Hint != "" {
-		fmt.Fprintf(w, "  hint: %s\n", Escape(d.Hint))
+		fmt.Fprintf(w, "  hint: %s\n", printable.Escape(d.Hint))
 	}
 }
 
@@ -120,9 +121,9 @@ func excerpt(source string, col int) (line, blanks string) {
 		switch {
 		case r == utf8.RuneError:
 			_, size := utf8.DecodeRuneInString(source[i:])
-			s = Escape(source[i : i+size])
+			s = printable.Escape(source[i : i+size])
 		case r != '\t':
-			s = Escape(s)
+			s = printable.Escape(s)
 		}
 		l.WriteString(s)
 		switch {
@@ -134,26 +135,4 @@ func excerpt(source string, col int) (line, blanks string) {
 		}
 	}
 	return l.String(), b.String()
-}
-
-// Escape replaces every character that a terminal would act on or not show
-// (control, escape, bidirectional and other format characters, odd spaces,
-// invalid UTF-8) by its Go escape.
-func Escape(s string) string {
-	if !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar }) {
-		return s
-	}
-	var b strings.Builder
-	for i, r := range s {
-		switch {
-		case r == unicode.ReplacementChar && !strings.HasPrefix(s[i:], string(unicode.ReplacementChar)):
-			fmt.Fprintf(&b, `\x%02x`, s[i])
-		case unicode.IsPrint(r):
-			b.WriteRune(r)
-		default:
-			q := fmt.Sprintf("%+q", r)
-			b.WriteString(q[1 : len(q)-1])
-		}
-	}
-	return b.String()
 }

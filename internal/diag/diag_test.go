@@ -41,21 +41,6 @@ func TestPrint(t *testing.T) {
 	}
 }
 
-func TestEscape(t *testing.T) {
-	for _, c := range []struct{ in, want string }{
-		{"", ""},
-		{`plain "text" ö 日本 \`, `plain "text" ö 日本 \`},
-		{"\x00\x1b[2J\x7f\n", `\x00\x1b[2J\x7f\n`},
-		{"\u009b\u00a0\u00ad", `\u009b\u00a0\u00ad`},
-		{"\u202e\u2066\u200d\ufeff\U000e0041", `\u202e\u2066\u200d\ufeff\U000e0041`},
-		{"\xff\ufffd", `\xff` + "\ufffd"},
-	} {
-		if got := Escape(c.in); got != c.want {
-			t.Errorf("Escape(%q) = %s, want %s", c.in, got, c.want)
-		}
-	}
-}
-
 func TestListIsAnErrorInOrder(t *testing.T) {
 	if err := (List{}).Err(); err != nil {
 		t.Errorf("an empty list is an error: %v", err)

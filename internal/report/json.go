@@ -9,6 +9,7 @@ import (
 	"unicode/utf16"
 	"unicode/utf8"
 
+	"github.com/corral-sandbox/corral/internal/printable"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
 
@@ -62,7 +63,7 @@ func escapeJSON(b []byte) []byte {
 	for len(b) > 0 {
 		r, size := utf8.DecodeRune(b)
 		switch {
-		case r == '\n' || !unprintable(r):
+		case r == '\n' || printable.Is(r) && r != utf8.RuneError:
 			out = append(out, b[:size]...)
 		case r > 0xffff:
 			hi, lo := utf16.EncodeRune(r)

@@ -57,33 +57,6 @@ func TestTallyZeroIsNotOK(t *testing.T) {
 	}
 }
 
-func TestEscape(t *testing.T) {
-	for in, want := range map[string]string{
-		"plain, ünïcode 日本":  "plain, ünïcode 日本",
-		"\x1b]0;title\a":     `\x1b]0;title\a`,
-		"a\tb\r\n\x7f\u0085": `a\tb\r\n\x7f\u0085`,
-		"\u202e\u2066\u200f": `\u202e\u2066\u200f`,
-		"\u200b\ufeff\u00a0": `\u200b\ufeff\u00a0`,
-		"\xff\xc3x":          `\xff\xc3x`,
-		"\U000e0041":         `\U000e0041`,
-		"":                   "",
-	} {
-		if got := Escape(in); got != want {
-			t.Errorf("%q: %s, want %s", in, got, want)
-		}
-	}
-}
-
-func FuzzEscape(f *testing.F) {
-	f.Add("\u202ea\x1b\xff")
-	f.Fuzz(func(t *testing.T, s string) {
-		got := Escape(s)
-		if strings.ContainsFunc(strings.ReplaceAll(got, "\ufffd", ""), unprintable) {
-			t.Errorf("%q", got)
-		}
-	})
-}
-
 func TestJSON(t *testing.T) {
 	var b strings.Builder
 	h := Header{Time: time.Unix(0, 0).UTC(), Sandbox: "p-1", Versions: map[string]string{"corral": "v1"}, Digests: map[string]string{"policy": "sha256:00"}}
