@@ -51,7 +51,18 @@ one policy file lists, and proves from the inside that it is so.`,
   corral verify                  proves the fence`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Args:          cobra.NoArgs,
+		Args:          cobra.ArbitraryArgs,
+		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return c.Help()
+			}
+			hint := "see corral --help"
+			if near := c.SuggestionsFor(args[0]); len(near) > 0 {
+				hint = "did you mean corral " + near[0] + "?"
+			}
+			return exit.Invalidf(hint, "unknown command %q", args[0])
+		},
+		SuggestionsMinimumDistance: 2,
 	}
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return exit.Invalidf(fmt.Sprintf("see %s --help", c.CommandPath()), "%v", err)

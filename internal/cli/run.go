@@ -34,7 +34,7 @@ agent's.`,
 	}
 }
 
-func (a *app) runAgent(ctx context.Context, args []string) (err error) {
+func (a *app) runAgent(ctx context.Context, args []string) error {
 	p, err := a.load()
 	if err != nil {
 		return err
@@ -48,7 +48,12 @@ func (a *app) runAgent(ctx context.Context, args []string) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, e.End(ctx, g, id)) }()
+	defer func() {
+		// The agent's status stands, whatever becomes of its containers.
+		if left := e.End(ctx, g, id); left != nil {
+			fmt.Fprintf(a.err, "corral: not everything of %s was removed (corral down does it): %v\n", g.Plan.ID, left)
+		}
+	}()
 	code, err := e.Attach(ctx, id, t, a.in, a.out, a.err)
 	if err != nil {
 		return err

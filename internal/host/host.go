@@ -64,8 +64,11 @@ func home(uid uint32) string {
 	if u, err := user.LookupId(strconv.FormatUint(uint64(uid), 10)); err == nil {
 		return filepath.Clean(u.HomeDir)
 	}
-	return ""
+	return noHome
 }
+
+// noHome is the home of somebody whom the machine knows by number only.
+const noHome = "/nonexistent"
 
 // Addresses returns every address of this machine's interfaces as host
 // prefixes, loopback left out.
@@ -117,9 +120,12 @@ func nameservers(r io.Reader) []netip.Addr {
 		if len(f) < 2 || f[0] != "nameserver" {
 			continue
 		}
-		if a, err := netip.ParseAddr(f[1]); err == nil && a.Is4() && !a.IsLoopback() && !a.IsUnspecified() {
+		if a, err := netip.ParseAddr(f[1]); err == nil && usable(a) {
 			out = append(out, a)
 		}
 	}
 	return out
 }
+
+// usable reports whether a gate can ask a name server at that address.
+func usable(a netip.Addr) bool { return a.Is4() && !a.IsLoopback() && !a.IsUnspecified() }

@@ -35,6 +35,9 @@ func FromEnvironment() (Settings, error) {
 		if err != nil {
 			return s, fmt.Errorf("CORRAL_RESOLVERS: %w", err)
 		}
+		if !usable(a) {
+			return s, fmt.Errorf("CORRAL_RESOLVERS: %v: gates ask IPv4 name servers outside 127.0.0.0/8 only", a)
+		}
 		s.Resolvers = append(s.Resolvers, a)
 	}
 	for _, v := range list("CORRAL_PROBES") {

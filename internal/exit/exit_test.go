@@ -1,0 +1,28 @@
+package exit
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+func TestReport(t *testing.T) {
+	for _, c := range []struct {
+		err    error
+		status int
+		said   string
+	}{
+		{nil, OK, ""},
+		{errors.New("plain"), Failed, "p: plain\n"},
+		{Invalidf("do this", "no %s", "good"), Invalid, "p: no good\n  hint: do this\n"},
+		{fmt.Errorf("outer: %w", Failedf("", "inner")), Failed, "p: outer: inner\n"},
+		{Status(42), 42, ""},
+		{errors.Join(Status(3), nil), 3, ""},
+	} {
+		var b strings.Builder
+		if got := Report(&b, "p", c.err); got != c.status || b.String() != c.said {
+			t.Errorf("%v: status %d, %q", c.err, got, b.String())
+		}
+	}
+}
