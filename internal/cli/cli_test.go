@@ -1,0 +1,90 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/corral-sandbox/corral/internal/diag"
+	"github.com/corral-sandbox/corral/internal/engine"
+	"github.com/corral-sandbox/corral/internal/exit"
+	"github.com/corral-sandbox/corral/internal/plan"
+	"github.com/corral-sandbox/corral/internal/report"
+	"github.com/corral-sandbox/corral/internal/spec"
+)
+
+func TestErrorsBecomeStatuses(t *testing.T) {
+	for _, c := range []struct {
+		err    error
+		status int
+		says   string
+	}{
+		{nil, 0, ""},
+		{errors.New("plain"), 1, "corral: plain\n"},
+		{diag.List{{Pos: diag.Pos{File: "corral.yaml", Line: 1, Col: 1}, Kind: "policy error", Message: "m"}}, 2, "corral.yaml:1:1: policy error: m\n"},
+		{plan.ErrNoResolver{Names: 2}, 2, "hint: set CORRAL_RESOLVERS"},
+		{&engine.NotUsable{Reason: "r", Hint: "h"}, 1, "corral: r\n  hint: h\n"},
+		{fmt.Errorf("wrapped: %w", &engine.WrongNetwork{Differences: []string{"d"}}), 1, "corral install --repair"},
+		{&engine.Running{ID: "p-1"}, 1, "corral down"},
+		{exit.Status(42), 42, ""},
+	} {
+		var b strings.Builder
+		a := &app{err: &b}
+		if got := a.report(c.err); got != c.status || !strings.Contains(b.String(), c.says) || c.says == "" && b.Len() > 0 {
+			t.Errorf("%v: status %d, %q", c.err, got, b.String())
+		}
+	}
+}
+
+func TestSummary(t *testing.T) {
+	if got := summary(spec.GateStatus{}); got != "" {
+		t.Errorf("nothing was denied: %q", got)
+	}
+	s := spec.GateStatus{
+		RefusedNames: []spec.Refused{{Name: "evil.test\x1b[2J", Count: 3}},
+		Denied: []spec.Denied{
+			{Proto: "tcp", Addr: netip.MustParseAddr("44.10.9.9"), Port: 443, Count: 1},
+			{Proto: "icmp", Addr: netip.MustParseAddr("44.10.9.9"), Count: 2},
+		},
+	}
+	if got, want := summary(s), `evil.test\x1b[2J (3 times), tcp 44.10.9.9:443, icmp 44.10.9.9 (2 times)`; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	for range 10 {
+		s.Denied = append(s.Denied, s.Denied[0])
+	}
+	if got := summary(s); strings.Count(got, ",") != mostShown || !strings.HasSuffix(got, "and 8 more") {
+		t.Errorf("not bounded: %q", got)
+	}
+}
+
+func TestVerdict(t *testing.T) {
+	for _, c := range []struct {
+		tally report.Tally
+		ok    bool
+	}{{report.Tally{Passed: 3}, true}, {report.Tally{Passed: 3, Skipped: 1}, true}, {report.Tally{Passed: 3, Failed: 1}, false}, {report.Tally{}, false}, {report.Tally{Skipped: 5}, false}} {
+		if err := verdict(c.tally, nil); (err == nil) != c.ok {
+			t.Errorf("%v: %v", c.tally, err)
+		}
+	}
+}
+
+// Every command says what it does and takes --help.
+func TestEveryCommandHelps(t *testing.T) {
+	a := &app{in: strings.NewReader(""), out: io.Discard, err: io.Discard}
+	var walk func(*cobra.Command)
+	walk = func(c *cobra.Command) {
+		if c.Short == "" {
+			t.Errorf("%s says nothing of itself", c.CommandPath())
+		}
+		for _, sub := range c.Commands() {
+			walk(sub)
+		}
+	}
+	walk(a.root())
+}
