@@ -122,7 +122,9 @@ func (e *Engine) createGate(ctx context.Context, image string, guests host.Guest
 		Image:    image,
 		Hostname: p.Name,
 		Env:      gateEnvironment(),
-		Labels:   labels(p, planned.Name, RoleGate, map[string]string{labelAddress: address.String(), labelOwner: owner(os.Getpid())}),
+		// Its own ready line and its watchdog say more, and need no exec every while.
+		Healthcheck: &container.HealthConfig{Test: []string{"NONE"}},
+		Labels:      labels(p, planned.Name, RoleGate, map[string]string{labelAddress: address.String(), labelOwner: owner(os.Getpid())}),
 	}, &container.HostConfig{
 		NetworkMode: container.NetworkMode(net.Name),
 		CapDrop:     []string{"ALL"},

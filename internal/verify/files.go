@@ -8,6 +8,7 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -66,7 +67,8 @@ func noDockerSocket(_ context.Context, c spec.Check, e *env) finding {
 }
 
 // noCredentialDir: NAME (after the colon) is neither in $HOME nor in the
-// host's home, which Path names.
+// host's home, which Path names. What the agent itself made in the container's
+// own layer holds nothing of anybody's.
 func noCredentialDir(_ context.Context, c spec.Check, e *env) finding {
 	_, name, _ := strings.Cut(c.Name, ":")
 	if name == "" {
@@ -80,7 +82,8 @@ func noCredentialDir(_ context.Context, c spec.Check, e *env) finding {
 			continue
 		}
 		p := path.Join(home, name)
-		switch _, err := os.Lstat(e.path(p)); {
+		switch fi, err := os.Lstat(e.path(p)); {
+		case err == nil && home == e.home && e.selfMade(p, fi):
 		case err == nil:
 			return failed("%s exists", p)
 		case !absent(err):
@@ -88,6 +91,25 @@ func noCredentialDir(_ context.Context, c spec.Check, e *env) finding {
 		}
 	}
 	return ok()
+}
+
+// selfMade says whether a file is this user's and lies in no mount, so that
+// nobody but the user itself can have brought it.
+func (e *env) selfMade(p string, fi fs.FileInfo) bool {
+	st, known := fi.Sys().(*syscall.Stat_t)
+	if !known || int(st.Uid) != os.Getuid() {
+		return false
+	}
+	mounts, err := e.mounts()
+	if err != nil {
+		return false
+	}
+	for _, m := range holding(mounts, p) {
+		if m.target != "/" {
+			return false
+		}
+	}
+	return true
 }
 
 // rwWritable: the path can be written. It is tried with a file that never has

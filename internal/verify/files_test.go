@@ -36,6 +36,10 @@ func TestNoCredentialDir(t *testing.T) {
 	c := spec.Check{Name: "no-credential-dir:.config/gh", Path: "/home/u"}
 	want(t, tree(t, map[string]string{"/home/u/.config/x": ""}), c, spec.OK, "")
 	want(t, tree(t, map[string]string{"/home/u/.config/gh/hosts.yml": ""}), c, spec.Failed, "/home/u/.config/gh exists")
+	const mounted = "100 72 254:0 /gh /home/agent/.config/gh ro,relatime - ext4 /dev/vda rw\n"
+	for mounts, result := range map[string]spec.Result{dockerMounts: spec.OK, dockerMounts + mounted: spec.Failed, "garbage": spec.Failed} {
+		want(t, tree(t, map[string]string{"/home/agent/.config/gh/": "", "/proc/self/mountinfo": mounts}), c, result, "")
+	}
 	want(t, tree(t, map[string]string{"/home/agent/.config/gh/": ""}), c, spec.Failed, "/home/agent/.config/gh exists")
 	e := tree(t, nil)
 	e.home = ""
