@@ -101,6 +101,8 @@ func ipv4(g spec.Gate, at stage) netfilter.Ruleset {
 		jump(ruleDocker, "-d "+dockerDNS, chainReject+ruleDocker, "Docker's resolver forwards lookups to the outside as root"),
 		netfilter.Rule{ID: "docker-resolver-refusal", Match: "-s " + dockerDNS + " -o lo -p tcp -m tcp --tcp-flags RST RST", Target: "ACCEPT",
 			Reason: "the reset of the rule above is sent in the resolver's name"},
+		netfilter.Rule{ID: "docker-resolver-notice", Match: "-s " + dockerDNS + " -p icmp -m icmp --icmp-type 3/13", Target: "DROP",
+			Reason: "so is its ICMP error: nobody's attempt, and its sender knows already"},
 		jump(ruleDocker, "-s "+dockerDNS, chainReject+ruleDocker, "nothing that Docker's resolver says, nor anybody in its name"),
 		loopback("-o"),
 		jump("resolve", "", chainResolve, "the worker's own lookups; empty unless a resolution runs"),
