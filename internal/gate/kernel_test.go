@@ -477,7 +477,7 @@ func (s *gateProc) verdicts(after uint64) spec.Verdicts {
 	return v
 }
 
-// A name with a rotating pool: every address in the hosts file is in the set,
+// R008: a name with a rotating pool: every address in the hosts file is in the set,
 // and the other way round, and the pin is wider than one answer.
 func TestRotatingPool(t *testing.T) {
 	p := newPair(t)
@@ -516,7 +516,7 @@ func TestRotatingPool(t *testing.T) {
 	}
 }
 
-// While the worker resolves, a service that asks the same resolver as fast as
+// R018: while the worker resolves, a service that asks the same resolver as fast as
 // it can gets no answer, and none of its packets leaves.
 func TestLookupsAreTheWorkersAlone(t *testing.T) {
 	p := newPair(t)

