@@ -35,7 +35,16 @@ const (
 // gates send passes before masquerade.
 const bridge = "corral0"
 
-func TestMain(m *testing.M) { lab.Main(m) }
+func TestMain(m *testing.M) {
+	code := lab.Run(m)
+	if binaries != "" {
+		os.RemoveAll(binaries)
+	}
+	os.Exit(code)
+}
+
+// binaries is the directory of what built has built.
+var binaries string
 
 // built holds the binaries under test: the ones people get, and a build whose
 // gate can be slowed and killed at each step.
@@ -44,6 +53,7 @@ var built = sync.OnceValues(func() (dirs [2]string, err error) {
 	if err != nil {
 		return dirs, err
 	}
+	binaries = root
 	if err := os.Chmod(root, 0o755); err != nil {
 		return dirs, err
 	}

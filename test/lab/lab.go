@@ -110,14 +110,17 @@ var shared struct {
 
 // Main is TestMain of a package whose tests share one lab: it is started by
 // the first Use and closed at the end.
-func Main(m *testing.M, prefixes ...netip.Prefix) {
+func Main(m *testing.M, prefixes ...netip.Prefix) { os.Exit(Run(m, prefixes...)) }
+
+// Run is Main for a package that has more to clear up: it returns the status.
+func Run(m *testing.M, prefixes ...netip.Prefix) int {
 	shared.on, shared.prefixes = true, prefixes
 	code := m.Run()
 	if err := closeShared(); err != nil {
 		fmt.Fprintf(os.Stderr, "lab: close: %v\n", err)
 		code = 1
 	}
-	os.Exit(code)
+	return code
 }
 
 // Use returns the lab that the package shares. The test fails unless the guard
