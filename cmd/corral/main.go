@@ -9,7 +9,5 @@ import (
 )
 
 func main() {
-	ctx, stop := exit.Context()
-	defer stop()
-	os.Exit(cli.Main(ctx, os.Stdin, os.Stdout, os.Stderr, os.Args[1:]))
+	os.Exit(cli.Main(exit.Context(), os.Stdin, os.Stdout, os.Stderr, os.Args[1:]))
 }

@@ -48,7 +48,11 @@ one policy file lists, and proves from the inside that it is so.`,
 		Example: `  corral install                 once per machine
   corral run                     the agent, in this project
   corral run -- make test        any command, behind the same fence
-  corral verify                  proves the fence`,
+  corral verify                  proves the fence
+
+Exit status: 0 done; 1 the operation or a check failed; 2 the policy or the
+request is invalid; run returns the agent's own once it has started.`,
+		Version:       spec.Release(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          cobra.ArbitraryArgs,
@@ -64,12 +68,16 @@ one policy file lists, and proves from the inside that it is so.`,
 		},
 		SuggestionsMinimumDistance: 2,
 	}
+	root.SetVersionTemplate("corral {{.Version}}\n")
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return exit.Invalidf(fmt.Sprintf("see %s --help", c.CommandPath()), "%v", err)
 	})
-	root.PersistentFlags().StringVar(&a.policy, "policy", "", "the policy file (default: corral.yaml here or above)")
-	root.PersistentFlags().StringVar(&a.project, "project", "", "the project directory (default: the policy's own; with --policy, the working directory)")
-	root.AddCommand(a.install(), a.run(), a.down(), a.status(), a.verify(), a.render(), a.demo(), a.version())
+	root.AddCommand(a.install(), a.demo(), a.version())
+	for _, c := range []*cobra.Command{a.run(), a.down(), a.status(), a.verify(), a.render()} {
+		c.Flags().StringVar(&a.policy, "policy", "", "the policy file (default: corral.yaml here or above)")
+		c.Flags().StringVar(&a.project, "project", "", "the project directory (default: the policy's own; with --policy, the working directory)")
+		root.AddCommand(c)
+	}
 	return root
 }
 
@@ -87,6 +95,9 @@ func (a *app) report(err error) int {
 	if errors.As(err, &mistakes) {
 		mistakes.Print(a.err)
 		return exit.Invalid
+	}
+	if errors.Is(err, context.Canceled) {
+		return exit.Report(a.err, "corral", err)
 	}
 	var known *exit.Error
 	if err != nil && !errors.As(err, &known) {
@@ -107,11 +118,14 @@ func hint(err error) string {
 	var unusable *engine.NotUsable
 	var network *engine.WrongNetwork
 	var running *engine.Running
+	var failed *engine.GateFailed
 	switch {
 	case errors.As(err, &unusable):
 		return unusable.Hint
 	case errors.As(err, &network):
 		return "corral install makes it; corral install --repair makes it anew"
+	case errors.As(err, &failed):
+		return failed.Hint
 	case errors.As(err, &running):
 		return "corral status says how it is, corral down ends it"
 	case errors.As(err, new(plan.ErrNoResolver)):
@@ -140,6 +154,19 @@ func (a *app) version() *cobra.Command {
 			return err
 		},
 	}
+}
+
+// with gives a command its project and the engine.
+func (a *app) with(ctx context.Context, f func(*project, *engine.Engine) error) error {
+	p, err := a.load()
+	if err != nil {
+		return err
+	}
+	e, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	return f(p, e)
 }
 
 // terminal reports whether a stream is one.

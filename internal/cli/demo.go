@@ -88,6 +88,9 @@ func (a *app) runDemo(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	if err := e.Sweep(ctx, engine.PurposeDemo); err != nil {
+		return err
+	}
 	dir, err := demoProject()
 	if err != nil {
 		return err
@@ -119,13 +122,13 @@ func (a *app) runDemo(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	g, id, err := a.bring(ctx, e, p, nil, engine.Terminal{Stdin: true})
+	g, id, err := a.bring(ctx, e, p, engine.PurposeDemo, nil, engine.Terminal{Stdin: true})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, e.End(ctx, g, id), e.RemoveImages(ctx, p.id())) }()
 	witness, seen, err := e.StartTool(ctx, engine.Tool{
-		Image: image, Network: "container:" + g.ID, Capabilities: []string{"NET_RAW"}, Bind: dir,
+		Purpose: engine.PurposeDemo, Image: image, Network: "container:" + g.ID, Capabilities: []string{"NET_RAW"}, Bind: dir,
 		Args: []string{filepath.Join(dir, prisoner), "witness"},
 	})
 	if err != nil {
@@ -178,7 +181,7 @@ func (a *app) runDemo(ctx context.Context) (err error) {
 	_ = stream.HangUp() // the agent leaves by itself; End removes it either way
 
 	fmt.Fprintln(a.out)
-	fmt.Fprintf(a.out, "%d attempts: %d blocked, %d not possible on this kernel, %d escaped; %d packets left\n",
+	fmt.Fprintf(a.out, "%d attempts: %d blocked, %d not there to try, %d escaped; %d packets left\n",
 		tally.total, tally.blocked, tally.absent, tally.escaped, packets.Packets)
 	if tally.total == 0 || tally.escaped > 0 || packets.Packets > 0 {
 		return exit.Failedf("", "the fence did not hold")
@@ -242,7 +245,7 @@ func listen(gateway netip.Addr) (net.Listener, error) {
 // does its silence to the agent mean anything.
 func (a *app) control(ctx context.Context, e *engine.Engine, image, dir, network, addr string) (string, error) {
 	id, stream, err := e.StartTool(ctx, engine.Tool{
-		Image: image, Network: network, Bind: dir, Args: []string{filepath.Join(dir, prisoner), "reach", addr},
+		Purpose: engine.PurposeDemo, Image: image, Network: network, Bind: dir, Args: []string{filepath.Join(dir, prisoner), "reach", addr},
 	})
 	if err != nil {
 		return "", err
@@ -270,7 +273,7 @@ func (a *app) watch(ctx context.Context, stream *engine.Stream) (tally, error) {
 	for {
 		line, more := stream.Next()
 		if !more {
-			return t, fmt.Errorf("cannot tell: the hostile agent ended early: %s", printable.Escape(line))
+			return t, fmt.Errorf("cannot tell: the hostile agent ended early: %s", printable.Escape(stream.Errors()))
 		}
 		if line == "done" {
 			return t, nil
@@ -295,7 +298,7 @@ func (a *app) watch(ctx context.Context, stream *engine.Stream) (tally, error) {
 			t.escaped++
 			word = a.bad("ESCAPED")
 		}
-		fmt.Fprintf(a.out, "    %s  %-34s %s\n", word, printable.Escape(got.Name), printable.Escape(got.Detail))
+		fmt.Fprintf(a.out, "    %s  %-24s %s\n", word, printable.Escape(got.Name), printable.Escape(got.Detail))
 	}
 }
 

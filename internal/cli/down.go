@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+
+	"github.com/corral-sandbox/corral/internal/engine"
 )
 
 func (a *app) down() *cobra.Command {
@@ -12,24 +14,21 @@ func (a *app) down() *cobra.Command {
 		Short: "End this project's sandbox",
 		Args:  noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			p, err := a.load()
-			if err != nil {
-				return err
-			}
-			e, err := a.connect(c.Context())
-			if err != nil {
-				return err
-			}
-			n, err := e.Down(c.Context(), p.id())
-			if err != nil {
-				return err
-			}
-			if n == 0 {
-				fmt.Fprintf(a.err, "corral: %s is not up\n", p.id())
+			return a.with(c.Context(), func(p *project, e *engine.Engine) error {
+				members, err := e.Members(c.Context(), p.policy.File)
+				if err != nil {
+					return err
+				}
+				if err := e.Down(c.Context(), members); err != nil {
+					return err
+				}
+				state := "down"
+				if len(members) == 0 {
+					state = "not up"
+				}
+				fmt.Fprintf(a.err, "corral: %s is %s\n", p.id(), state)
 				return nil
-			}
-			fmt.Fprintf(a.err, "corral: %s is down\n", p.id())
-			return nil
+			})
 		},
 	}
 }

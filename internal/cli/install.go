@@ -23,9 +23,11 @@ machine; doing it again changes nothing.`,
 			if err != nil {
 				return err
 			}
-			if _, _, err := prepare(c.Context(), e, repair); err != nil {
+			guests, image, err := prepare(c.Context(), e, repair)
+			if err != nil {
 				return err
 			}
+			e.Prune(c.Context(), guests, image)
 			fmt.Fprintln(a.err, "corral: this machine is ready")
 			return nil
 		},

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"unicode/utf8"
 
 	"github.com/corral-sandbox/corral/internal/engine"
 	"github.com/corral-sandbox/corral/internal/exit"
@@ -37,7 +38,8 @@ func (a *app) load() (*project, error) {
 		return nil, exit.Invalidf("run corral as the person whose project it is, or give the project directory to them (chown)", "%w", err)
 	}
 	pol, err := policy.Load(file, policy.Env{
-		Home:       person.Home,
+		Home:       person.Homes[0],
+		Homes:      person.Homes[1:],
 		UID:        int(person.UID),
 		Project:    dir,
 		ConfigHome: os.Getenv("XDG_CONFIG_HOME"),
@@ -58,7 +60,7 @@ func (a *app) load() (*project, error) {
 	p := &project{policy: pol, profile: prof, network: network, host: plan.Host{
 		UID:         person.UID,
 		GID:         person.GID,
-		Home:        person.Home,
+		Homes:       person.Homes,
 		Resolvers:   set.Resolvers,
 		Probes:      set.Probes,
 		Subnet:      set.Subnet,
@@ -100,7 +102,7 @@ func (a *app) find() (file, dir string, err error) {
 	}
 	file = a.policy
 	if file == "" {
-		file, err = policy.Find(wd, os.Getenv("HOME"))
+		file, err = policy.Find(wd, host.Homes(uint32(os.Getuid()))...)
 		if err != nil {
 			return "", "", exit.Invalidf("write one (see the README), or name it with --policy", "%w", err)
 		}
@@ -116,6 +118,9 @@ func (a *app) find() (file, dir string, err error) {
 	}
 	if err != nil {
 		return "", "", exit.Invalidf("", "project directory: %w", err)
+	}
+	if !utf8.ValidString(dir) || !utf8.ValidString(file) {
+		return "", "", exit.Invalidf("the engine takes UTF-8 only: rename it", "the path %q is not UTF-8", dir)
 	}
 	if a.policy != "" {
 		fmt.Fprintf(a.err, "corral: project directory %s\n", dir)

@@ -11,6 +11,7 @@ import (
 	"github.com/corral-sandbox/corral/internal/engine"
 	"github.com/corral-sandbox/corral/internal/exit"
 	"github.com/corral-sandbox/corral/internal/host"
+	"github.com/corral-sandbox/corral/internal/policy"
 	"github.com/corral-sandbox/corral/internal/printable"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
@@ -29,36 +30,34 @@ agent's.`,
 			if len(args) > 0 && c.ArgsLenAtDash() != 0 {
 				return exit.Invalidf("write corral run -- "+strings.Join(args, " "), "the agent's command goes after --")
 			}
-			return a.runAgent(c.Context(), args)
+			return a.with(c.Context(), func(p *project, e *engine.Engine) error {
+				if p.policy.Mode != policy.Run {
+					return exit.Invalidf("write mode: run, or leave it out", "%s has mode %v, which this version cannot bring up", p.policy.File, p.policy.Mode)
+				}
+				return a.runAgent(c.Context(), p, e, args)
+			})
 		},
 	}
 }
 
-func (a *app) runAgent(ctx context.Context, args []string) error {
-	p, err := a.load()
-	if err != nil {
-		return err
-	}
-	e, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
+func (a *app) runAgent(ctx context.Context, p *project, e *engine.Engine, args []string) error {
 	t := engine.Terminal{TTY: terminal(a.in) && terminal(a.out), Stdin: true}
-	g, id, err := a.bring(ctx, e, p, args, t)
+	g, id, err := a.bring(ctx, e, p, engine.PurposeRun, args, t)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		// The agent's status stands, whatever becomes of its containers.
-		if left := e.End(ctx, g, id); left != nil {
-			fmt.Fprintf(a.err, "corral: not everything of %s was removed (corral down does it): %v\n", g.Plan.ID, left)
-		}
-	}()
 	code, err := e.Attach(ctx, id, t, a.in, a.out, a.err)
+	denied := a.denied(ctx, e, g)
+	// The agent's status stands, whatever becomes of its containers.
+	if left := e.End(ctx, g, id); left != nil {
+		fmt.Fprintf(a.err, "corral: not everything of %s was removed (corral down does it): %v\n", g.Plan.ID, left)
+	}
 	if err != nil {
 		return err
 	}
-	a.denied(ctx, e, g)
+	if denied != "" {
+		fmt.Fprintln(a.err, "corral:", denied)
+	}
 	if code != 0 {
 		return exit.Status(code)
 	}
@@ -66,17 +65,17 @@ func (a *app) runAgent(ctx context.Context, args []string) error {
 }
 
 // bring brings up a sandbox to the point where its service can be started.
-func (a *app) bring(ctx context.Context, e *engine.Engine, p *project, args []string, t engine.Terminal) (*engine.Gate, string, error) {
+func (a *app) bring(ctx context.Context, e *engine.Engine, p *project, purpose string, args []string, t engine.Terminal) (*engine.Gate, string, error) {
 	guests, err := host.FindGuests()
 	if err != nil {
 		return nil, "", err
 	}
-	if err := e.Clear(ctx, p.id()); err != nil {
+	if err := e.Clear(ctx, p.policy.File); err != nil {
 		return nil, "", err
 	}
-	g, err := e.StartGate(ctx, guests, p.network, p.draft(ctx, e, args))
+	g, err := e.StartGate(ctx, guests, p.network, purpose, p.draft(ctx, e, args))
 	if err != nil {
-		return nil, "", a.gateFailed(err)
+		return nil, "", err
 	}
 	id, err := e.CreateService(ctx, g, g.Plan.Services[0], t)
 	if err != nil {
@@ -85,32 +84,24 @@ func (a *app) bring(ctx context.Context, e *engine.Engine, p *project, args []st
 	return g, id, nil
 }
 
-// gateFailed shows what a gate that stayed closed had to say.
-func (a *app) gateFailed(err error) error {
-	var failed *engine.GateFailed
-	if !errors.As(err, &failed) {
-		return err
+// denied says in one line what the agent asked for and did not get, or why
+// that cannot be told.
+func (a *app) denied(ctx context.Context, e *engine.Engine, g *engine.Gate) string {
+	ctx = context.WithoutCancel(ctx)
+	status, err := e.GateStatus(ctx, g.ID)
+	if err == nil {
+		if line := summary(status); line != "" {
+			return "denied: " + line
+		}
+		return ""
 	}
-	for _, line := range failed.Log {
-		fmt.Fprintln(a.err, printable.Escape(line))
+	switch state, known := e.State(ctx, g.ID); {
+	case known && state == "":
+		return "the sandbox was taken down during the run"
+	case known && state != "running":
+		return "the gate ended during the run: the agent was without a network"
 	}
-	if failed.Status == exit.Invalid {
-		return exit.Failedf("", "%w", err)
-	}
-	return err
-}
-
-// denied says in one line what the agent asked for and did not get, and
-// whether its gate is still there.
-func (a *app) denied(ctx context.Context, e *engine.Engine, g *engine.Gate) {
-	status, err := e.GateStatus(context.WithoutCancel(ctx), g.ID)
-	if err != nil {
-		fmt.Fprintln(a.err, "corral: the gate ended during the run: the agent was without a network")
-		return
-	}
-	if line := summary(status); line != "" {
-		fmt.Fprintln(a.err, "corral: denied:", line)
-	}
+	return fmt.Sprintf("what was denied cannot be told: %v", err)
 }
 
 // mostShown bounds a line: the rest is counted.

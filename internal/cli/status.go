@@ -1,8 +1,8 @@
 package cli
 
 import (
-	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -22,75 +22,109 @@ func (a *app) status() *cobra.Command {
 		Long:  `Shows every service, the names its gate pinned, and what was denied. Exit 1 if it is not up or not well.`,
 		Args:  noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			p, err := a.load()
-			if err != nil {
-				return err
-			}
-			e, err := a.connect(c.Context())
-			if err != nil {
-				return err
-			}
-			members, err := e.Members(c.Context(), p.id())
-			if err != nil {
-				return err
-			}
-			health := e.Health(c.Context(), members)
-			well := len(health) > 0
-			for _, h := range health {
-				well = well && h.OK
-			}
-			if asJSON {
-				enc := json.NewEncoder(a.out)
-				enc.SetIndent("", "  ")
-				if err := enc.Encode(struct {
-					Version  int    `json:"version"`
-					Sandbox  string `json:"sandbox"`
-					Well     bool   `json:"well"`
-					Services any    `json:"services"`
-				}{spec.Version, p.id(), well, health}); err != nil {
+			return a.with(c.Context(), func(p *project, e *engine.Engine) error {
+				members, err := e.Members(c.Context(), p.policy.File)
+				if err != nil {
 					return err
 				}
-			} else {
-				a.showStatus(p.id(), health)
-			}
-			if !well {
-				return exit.Status(exit.Failed)
-			}
-			return nil
+				report := statusReport{Version: spec.Version, Sandbox: p.id(), Services: e.Health(c.Context(), members)}
+				report.Well = len(report.Services) > 0
+				for _, h := range report.Services {
+					report.Well = report.Well && h.OK
+				}
+				report.Changed = changed(p, members)
+				if err := a.showStatus(report, asJSON); err != nil {
+					return err
+				}
+				if !report.Well {
+					return exit.Status(exit.Failed)
+				}
+				return nil
+			})
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "as JSON")
 	return c
 }
 
-func (a *app) showStatus(id string, health []engine.Health) {
-	if len(health) == 0 {
-		fmt.Fprintf(a.out, "%s: not up\n", id)
-		return
+// statusReport is what status says.
+type statusReport struct {
+	Version int    `json:"version"`
+	Sandbox string `json:"sandbox"`
+	Well    bool   `json:"well"`
+	// Changed says that the policy is not the one that the sandbox was made from.
+	Changed  bool            `json:"policy_changed"`
+	Services []engine.Health `json:"services"`
+}
+
+// changed reports whether a sandbox was made from another policy than there is
+// now.
+func changed(p *project, members []engine.Member) bool {
+	return slices.ContainsFunc(members, func(m engine.Member) bool { return m.Digest != p.policy.Digest })
+}
+
+// Bounds of what status shows: an agent chooses names and how many.
+const (
+	mostRows  = 20
+	mostWidth = 60
+)
+
+func (a *app) showStatus(r statusReport, asJSON bool) error {
+	if asJSON {
+		_, err := a.out.Write(spec.Encode(r))
+		return err
 	}
-	fmt.Fprintf(a.out, "%s\n", id)
-	for _, h := range health {
-		fmt.Fprintf(a.out, "%s: %s\n", h.Service, h.State)
-		if h.Gate == nil {
-			continue
-		}
-		w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
-		for _, pin := range h.Gate.Pins {
-			ports := "any port"
-			if !pin.AnyPort {
-				ports = strings.Trim(fmt.Sprint(pin.Ports), "[]")
+	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
+	switch {
+	case len(r.Services) == 0:
+		fmt.Fprintf(w, "%s: not up\n", r.Sandbox)
+	case r.Changed:
+		fmt.Fprintf(w, "%s (the policy was changed since it was brought up)\n", r.Sandbox)
+	default:
+		fmt.Fprintf(w, "%s\n", r.Sandbox)
+	}
+	for _, h := range r.Services {
+		fmt.Fprintf(w, "%s: %s\n", h.Service, h.State)
+		if h.Gate != nil {
+			for _, row := range gateRows(*h.Gate) {
+				fmt.Fprintf(w, "  %s\n", strings.Join(row, "\t"))
 			}
-			fmt.Fprintf(w, "  allowed\t%s\t%s\t%s\n", printable.Escape(pin.Domain), strings.Trim(fmt.Sprint(pin.Addrs), "[]"), ports)
 		}
-		for _, u := range h.Gate.Unpinned {
-			fmt.Fprintf(w, "  closed\t%s\t%s\t\n", printable.Escape(u.Domain), printable.Escape(u.Reason))
-		}
-		for _, n := range h.Gate.RefusedNames {
-			fmt.Fprintf(w, "  denied\t%s\tname lookup\t%d\n", printable.Escape(n.Name), n.Count)
-		}
-		for _, d := range h.Gate.Denied {
-			fmt.Fprintf(w, "  denied\t%v\t%s %d\t%d\n", d.Addr, d.Proto, d.Port, d.Count)
-		}
-		w.Flush()
 	}
+	return w.Flush()
+}
+
+// gateRows are what a gate allows, keeps closed, and has denied.
+func gateRows(g spec.GateStatus) [][]string {
+	var rows [][]string
+	for _, pin := range g.Pins {
+		ports := "any port"
+		if !pin.AnyPort {
+			ports = "port " + strings.Trim(fmt.Sprint(pin.Ports), "[]")
+		}
+		rows = append(rows, []string{"allowed", cut(pin.Domain), cut(strings.Trim(fmt.Sprint(pin.Addrs), "[]")), ports})
+	}
+	for _, u := range g.Unpinned {
+		rows = append(rows, []string{"closed", cut(u.Domain), cut(u.Reason)})
+	}
+	var denied [][]string
+	for _, n := range g.RefusedNames {
+		denied = append(denied, []string{"denied", cut(n.Name), "lookup", fmt.Sprintf("%d times", n.Count)})
+	}
+	for _, d := range g.Denied {
+		denied = append(denied, []string{"denied", d.Addr.String(), fmt.Sprintf("%s %d", d.Proto, d.Port), fmt.Sprintf("%d times", d.Count)})
+	}
+	if more := len(denied) - mostRows; more > 0 {
+		denied = append(denied[:mostRows], []string{"denied", fmt.Sprintf("and %d more (--json has them)", more)})
+	}
+	return append(rows, denied...)
+}
+
+// cut makes a string fit for a table.
+func cut(s string) string {
+	s = printable.Escape(s)
+	if r := []rune(s); len(r) > mostWidth {
+		s = string(r[:mostWidth-1]) + "…"
+	}
+	return s
 }

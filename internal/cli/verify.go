@@ -25,22 +25,16 @@ what was refused. If the sandbox is not up, one is brought up for the purpose.
 Exit 1 if a check failed or could not be told.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			p, err := a.load()
-			if err != nil {
-				return err
-			}
-			e, err := a.connect(c.Context())
-			if err != nil {
-				return err
-			}
-			proof, err := a.prove(c.Context(), e, p)
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return a.showJSON(p, proof)
-			}
-			return a.show(proof)
+			return a.with(c.Context(), func(p *project, e *engine.Engine) error {
+				proof, err := a.prove(c.Context(), e, p)
+				if err != nil {
+					return err
+				}
+				if asJSON {
+					return a.showJSON(p, proof)
+				}
+				return a.show(proof)
+			})
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "a stream of JSON events")
@@ -49,7 +43,7 @@ Exit 1 if a check failed or could not be told.`,
 
 // prove verifies the sandbox that is up, or a throw-away one.
 func (a *app) prove(ctx context.Context, e *engine.Engine, p *project) (proof *engine.Proof, err error) {
-	members, err := e.Members(ctx, p.id())
+	members, err := e.Members(ctx, p.policy.File)
 	if err != nil {
 		return nil, err
 	}
@@ -58,14 +52,18 @@ func (a *app) prove(ctx context.Context, e *engine.Engine, p *project) (proof *e
 		switch {
 		case m.Role == engine.RoleGate:
 			gate = m
-		case m.Role == engine.RoleService && m.Running:
+		case m.Role == engine.RoleService && m.Running && m.Purpose == engine.PurposeRun:
 			service = m
 		}
 	}
 	if service.ID != "" {
+		if changed(p, members) {
+			return nil, exit.Failedf("corral down ends it; the next verify proves the policy as it is now",
+				"cannot tell: the sandbox that is up (%s) was made from another version of %s", service.Sandbox, p.policy.File)
+		}
 		return a.proveRunning(ctx, e, p, gate, service)
 	}
-	g, id, err := a.bring(ctx, e, p, []string{"sleep", "infinity"}, engine.Terminal{})
+	g, id, err := a.bring(ctx, e, p, engine.PurposeVerify, []string{"sleep", "infinity"}, engine.Terminal{})
 	if err != nil {
 		return nil, err
 	}

@@ -45,36 +45,44 @@ func (e *Engine) CreateService(ctx context.Context, g *Gate, s plan.Service, ter
 		return "", err
 	}
 	init := true
-	created, err := e.api.ContainerCreate(ctx, &container.Config{
-		Image:        image,
-		User:         fmt.Sprintf("%d:%d", s.UID, s.GID),
-		Entrypoint:   []string{spec.GuestDir + "/bin/corral-verify", "handover", "--"},
-		Cmd:          s.Command,
-		Env:          append(environment(s.Environment), spec.HandoverEnv+"="+string(handover)),
-		WorkingDir:   s.WorkDir,
-		Labels:       labels(g.Plan, s.Name, RoleService, map[string]string{labelInstance: status.Instance}),
-		Tty:          term.TTY,
-		OpenStdin:    term.Stdin,
-		StdinOnce:    term.Stdin,
-		AttachStdin:  term.Stdin,
-		AttachStdout: true,
-		AttachStderr: true,
-	}, &container.HostConfig{
-		NetworkMode: container.NetworkMode("container:" + g.ID),
-		CapDrop:     []string{"ALL"},
-		SecurityOpt: []string{"no-new-privileges", "seccomp=" + seccomp.String()},
-		IpcMode:     "private",
-		Init:        &init,
-		Tmpfs:       map[string]string{"/tmp": "rw,exec,nosuid,nodev,mode=1777"},
-		Mounts:      binds(g, s),
-		LogConfig:   logging(),
-		Resources:   container.Resources{PidsLimit: &s.Pids},
-	}, nil, nil, containerName(g.Plan.ID, s.Name))
+	id, err := e.create(ctx, request{
+		name: containerName(g.Plan.ID, s.Name),
+		config: &container.Config{
+			Image:        image,
+			User:         fmt.Sprintf("%d:%d", s.UID, s.GID),
+			Entrypoint:   []string{spec.GuestDir + "/bin/corral-verify", "handover", "--"},
+			Cmd:          s.Command,
+			Env:          append(environment(s.Environment), spec.HandoverEnv+"="+string(handover), signalTheGroup),
+			WorkingDir:   s.WorkDir,
+			Labels:       labels(g, s.Name, RoleService, map[string]string{labelInstance: status.Instance}),
+			Tty:          term.TTY,
+			OpenStdin:    term.Stdin,
+			StdinOnce:    term.Stdin,
+			AttachStdin:  term.Stdin,
+			AttachStdout: true,
+			AttachStderr: true,
+		},
+		host: &container.HostConfig{
+			NetworkMode: container.NetworkMode("container:" + g.ID),
+			CapDrop:     []string{"ALL"},
+			SecurityOpt: []string{"no-new-privileges", "seccomp=" + seccomp.String()},
+			IpcMode:     "private",
+			Init:        &init,
+			Tmpfs:       map[string]string{"/tmp": "rw,exec,nosuid,nodev,mode=1777"},
+			Mounts:      binds(g, s),
+			LogConfig:   logging(),
+			Resources:   container.Resources{PidsLimit: &s.Pids},
+		},
+	})
 	if err != nil {
 		return "", fmt.Errorf("service %s: %w", s.Name, err)
 	}
-	return created.ID, nil
+	return id, nil
 }
+
+// signalTheGroup makes the engine's init pass a signal to everything in front,
+// as a terminal would: a shell waits for its child, and both are to end.
+const signalTheGroup = spec.InitEnv + "=1"
 
 // binds are the guest binaries and what the plan mounts, at identical paths.
 func binds(g *Gate, s plan.Service) []mount.Mount {

@@ -11,8 +11,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/docker/docker/client"
 
@@ -28,6 +30,15 @@ const (
 	labelInstance = "dev.corral.gate-instance"
 	labelPolicy   = "dev.corral.policy-path"
 	labelDigest   = "dev.corral.config-digest"
+	labelOwner    = "dev.corral.owner"   // the process that looks after it
+	labelPurpose  = "dev.corral.purpose" // what it was brought up for
+)
+
+// Purposes of a sandbox.
+const (
+	PurposeRun    = "run"
+	PurposeVerify = "verify" // thrown away as soon as it is proven
+	PurposeDemo   = "demo"
 )
 
 // Roles of containers.
@@ -70,21 +81,36 @@ func Connect(ctx context.Context) (*Engine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("docker client: %w", err)
 	}
-	if _, err := api.Ping(ctx); err != nil {
-		socket := strings.TrimPrefix(host, "unix://")
-		if errors.Is(err, os.ErrPermission) || strings.Contains(err.Error(), "permission denied") {
-			return nil, &NotUsable{
-				Reason: fmt.Sprintf("no permission to use the Docker engine at %s", socket),
-				Hint:   "let your user use Docker (usermod -aG docker USER, then log in again)",
-			}
-		}
+	if _, err := exec.LookPath("docker"); err != nil {
 		return nil, &NotUsable{
-			Reason: fmt.Sprintf("no Docker engine answers at %s (%v)", socket, err),
+			Reason: "there is no docker command",
+			Hint:   "corral builds images and attaches terminals with it (apt-get install docker.io, or docker-cli)",
+		}
+	}
+	within, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	ping, err := api.Ping(within)
+	switch {
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case errors.Is(err, os.ErrPermission) || err != nil && strings.Contains(err.Error(), "permission denied"):
+		return nil, &NotUsable{
+			Reason: fmt.Sprintf("no permission to use the Docker engine at %s", strings.TrimPrefix(host, "unix://")),
+			Hint:   "let your user use Docker (usermod -aG docker USER, then log in again)",
+		}
+	case err != nil:
+		return nil, &NotUsable{
+			Reason: fmt.Sprintf("no Docker engine answers at %s (%v)", strings.TrimPrefix(host, "unix://"), err),
 			Hint:   "start it (systemctl start docker), or install it (apt-get install docker.io tini)",
 		}
 	}
+	api.NegotiateAPIVersionPing(ping)
 	return &Engine{api: api, host: host, Progress: func(string, ...any) {}}, nil
 }
+
+// answerWithin bounds every question that takes the engine, or a gate, no work
+// to answer.
+const answerWithin = 10 * time.Second
 
 // activeHost is where the docker command would go.
 func activeHost(ctx context.Context) (string, error) {
@@ -96,7 +122,7 @@ func activeHost(ctx context.Context) (string, error) {
 	}
 	out, err := command.Run(ctx, nil, "docker", "context", "inspect", "--format", "{{.Endpoints.docker.Host}}")
 	if err != nil {
-		return "", fmt.Errorf("active docker context: %w", err)
+		return "", &NotUsable{Reason: fmt.Sprintf("the active Docker context cannot be read: %v", err), Hint: "docker context ls shows those there are, docker context use chooses one"}
 	}
 	return strings.TrimSpace(string(out)), nil
 }
@@ -104,7 +130,11 @@ func activeHost(ctx context.Context) (string, error) {
 func contextChosen() bool {
 	dir := os.Getenv("DOCKER_CONFIG")
 	if dir == "" {
-		dir = filepath.Join(os.Getenv("HOME"), ".docker")
+		home, err := os.UserHomeDir()
+		if err != nil {
+			return false
+		}
+		dir = filepath.Join(home, ".docker")
 	}
 	b, err := os.ReadFile(filepath.Join(dir, "config.json"))
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"strings"
 
+	"github.com/docker/docker/api/types"
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/pkg/stdcopy"
 
@@ -36,7 +37,9 @@ func (e *Engine) exec(ctx context.Context, id string, stdin []byte, args ...stri
 	if err != nil {
 		return nil, err
 	}
-	conn, err := e.api.ContainerExecAttach(ctx, created.ID, container.ExecAttachOptions{})
+	conn, err := within(ctx, func() (types.HijackedResponse, error) {
+		return e.api.ContainerExecAttach(ctx, created.ID, container.ExecAttachOptions{})
+	}, func(c types.HijackedResponse) { c.Close() })
 	if err != nil {
 		return nil, err
 	}
@@ -50,15 +53,19 @@ func (e *Engine) exec(ctx context.Context, id string, stdin []byte, args ...stri
 		}()
 	}
 	var out, errs bytes.Buffer
-	if _, err := stdcopy.StdCopy(&limited{&out, maxOutput}, &limited{&errs, maxOutput}, conn.Reader); err != nil {
-		return nil, fmt.Errorf("%s: %w", args[0], err)
+	_, err = stdcopy.StdCopy(&limited{&out, maxOutput}, &clip{&errs, maxErrors}, conn.Reader)
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("%s: %w", args[0], context.Cause(ctx))
 	}
-	if err := ctx.Err(); err != nil {
+	if err != nil {
 		return nil, fmt.Errorf("%s: %w", args[0], err)
 	}
 	done, err := e.api.ContainerExecInspect(ctx, created.ID)
 	if err != nil {
 		return nil, err
+	}
+	if done.Running {
+		return nil, fmt.Errorf("%s: its output ended before it did", args[0])
 	}
 	if done.ExitCode != 0 {
 		return out.Bytes(), &ExecError{Args: args, Status: done.ExitCode, Stderr: errs.String()}
@@ -92,6 +99,8 @@ func (e *Engine) Verdicts(ctx context.Context, gate string, after uint64) (spec.
 }
 
 func (e *Engine) ask(ctx context.Context, gate string, v any, args ...string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, answerWithin, fmt.Errorf("no answer within %v", answerWithin))
+	defer cancel()
 	out, err := e.exec(ctx, gate, nil, append([]string{spec.GuestDir + "/bin/corral-gate"}, args...)...)
 	if err != nil {
 		return fmt.Errorf("gate: %w", err)

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/mount"
 	"github.com/docker/docker/api/types/network"
 
 	"github.com/corral-sandbox/corral/internal/host"
@@ -38,19 +38,21 @@ type Gate struct {
 	Tree   render.Tree
 	Image  string
 	Guests string // the volume of guest binaries
+	// Purpose is what the sandbox was brought up for.
+	Purpose string
 }
 
-// GateFailed is a gate that stayed closed, with what it said.
+// GateFailed is a gate that stayed closed, with its reasons, one a line.
 type GateFailed struct {
-	Log    []string
-	Status int
+	Reasons []string
+	Hint    string
 }
 
 func (e *GateFailed) Error() string {
-	if len(e.Log) == 0 {
-		return fmt.Sprintf("the gate ended with status %d and said nothing", e.Status)
+	if len(e.Reasons) == 0 {
+		return "the gate ended and said nothing"
 	}
-	return "the gate stayed closed: " + strings.TrimPrefix(e.Log[len(e.Log)-1], "corral-gate: ")
+	return "the gate stayed closed: " + strings.Join(e.Reasons, "\n  ")
 }
 
 // Draft makes the plan once an address is known to be free.
@@ -59,7 +61,7 @@ type Draft func(netip.Addr) (*plan.Plan, error)
 // StartGate brings up the gate of a plan: created, told, started, and proven
 // by its own ready line. Nothing that joins it may be started before. On any
 // error nothing of it is left.
-func (e *Engine) StartGate(ctx context.Context, guests host.Guests, net plan.Network, draft Draft) (*Gate, error) {
+func (e *Engine) StartGate(ctx context.Context, guests host.Guests, net plan.Network, purpose string, draft Draft) (*Gate, error) {
 	if err := e.CheckNetwork(ctx, net); err != nil {
 		return nil, err
 	}
@@ -69,7 +71,7 @@ func (e *Engine) StartGate(ctx context.Context, guests host.Guests, net plan.Net
 	}
 	var conflict error
 	for range attempts {
-		g, err := e.createGate(ctx, image, guests, net, draft)
+		g, err := e.createGate(ctx, image, guests, net, purpose, draft)
 		if err != nil {
 			return nil, err
 		}
@@ -90,16 +92,18 @@ func (e *Engine) StartGate(ctx context.Context, guests host.Guests, net plan.Net
 
 func addressTaken(err error) bool { return strings.Contains(err.Error(), "Address already in use") }
 
-func (e *Engine) createGate(ctx context.Context, image string, guests host.Guests, net plan.Network, draft Draft) (*Gate, error) {
+// createGate creates a gate on a free address, with the guest binaries proven
+// and its document in place.
+func (e *Engine) createGate(ctx context.Context, image string, guests host.Guests, net plan.Network, purpose string, draft Draft) (g *Gate, err error) {
 	unlock, err := e.lock(ctx, image)
 	if err != nil {
 		return nil, err
 	}
-	defer unlock()
-	volume, err := e.guestVolume(ctx, image, guests)
-	if err != nil {
-		return nil, err
-	}
+	defer func() {
+		if left := unlock(); left != nil {
+			e.Progress("the machine-wide lock was not given back: %v", left)
+		}
+	}()
 	used, err := e.used(ctx, net)
 	if err != nil {
 		return nil, err
@@ -116,49 +120,82 @@ func (e *Engine) createGate(ctx context.Context, image string, guests host.Guest
 	if err != nil {
 		return nil, err
 	}
-	planned := p.Gates[0]
-	limit := int64(64)
-	created, err := e.api.ContainerCreate(ctx, &container.Config{
-		Image:    image,
-		Hostname: p.Name,
-		Env:      gateEnvironment(),
-		// Its own ready line and its watchdog say more, and need no exec every while.
-		Healthcheck: &container.HealthConfig{Test: []string{"NONE"}},
-		Labels:      labels(p, planned.Name, RoleGate, map[string]string{labelAddress: address.String(), labelOwner: owner(os.Getpid())}),
-	}, &container.HostConfig{
-		NetworkMode: container.NetworkMode(net.Name),
-		CapDrop:     []string{"ALL"},
-		CapAdd:      gateCapabilities,
-		SecurityOpt: []string{"no-new-privileges"},
-		Tmpfs:       map[string]string{"/run": "rw,nosuid,nodev,noexec,size=1m,mode=0755"},
-		Sysctls:     sysctls(),
-		// The engine's own resolver, which nobody may ask, would have nobody to ask
-		// but the gate.
-		DNS:            []string{"127.0.0.1"},
-		LogConfig:      logging(),
-		Resources:      container.Resources{PidsLimit: &limit},
-		ReadonlyRootfs: false, // the engine would make /etc/hosts and /etc/resolv.conf read-only with it
-	}, &network.NetworkingConfig{EndpointsConfig: map[string]*network.EndpointSettings{
-		net.Name: {IPAMConfig: &network.EndpointIPAMConfig{IPv4Address: address.String()}},
-	}}, nil, containerName(p.ID, planned.Name)+"-gate")
-	if errdefs.IsConflict(err) {
-		return nil, &Running{ID: p.ID}
+	g = &Gate{Plan: p, Tree: tree, Image: image, Guests: guestName(guests), Purpose: purpose}
+	made := e.gateRequest(g, net, address)
+	for filled := false; ; filled = true {
+		g.ID, err = e.create(ctx, made)
+		if errdefs.IsConflict(err) {
+			return nil, &Running{ID: p.ID}
+		}
+		if err != nil {
+			return nil, fmt.Errorf("gate of %s: %w", p.ID, err)
+		}
+		err = e.checkGuests(ctx, g.ID, guests)
+		if err == nil {
+			break
+		}
+		if left := e.remove(ctx, g.ID); left != nil || filled {
+			return nil, errors.Join(err, left)
+		}
+		if err := e.fillGuests(ctx, image, g.Guests); err != nil {
+			return nil, err
+		}
 	}
-	if err != nil {
-		return nil, fmt.Errorf("gate of %s: %w", p.ID, err)
-	}
-	g := &Gate{ID: created.ID, Plan: p, Tree: tree, Image: image, Guests: volume}
-	told := render.Tree{"etc/corral/gate.json": tree[render.GateSpec(planned.Name)]}
+	told := render.Tree{"etc/corral/gate.json": tree[render.GateSpec(p.Gates[0].Name)]}
 	if err := e.api.CopyToContainer(ctx, g.ID, "/", told.Tar(), container.CopyToContainerOptions{}); err != nil {
 		return nil, errors.Join(fmt.Errorf("gate of %s: %w", p.ID, err), e.remove(ctx, g.ID))
 	}
 	return g, nil
 }
 
-// Running is a sandbox that is up already.
-type Running struct{ ID string }
+func (e *Engine) gateRequest(g *Gate, net plan.Network, address netip.Addr) request {
+	planned := g.Plan.Gates[0]
+	limit := int64(64)
+	return request{
+		name: containerName(g.Plan.ID, planned.Name) + "-gate",
+		config: &container.Config{
+			Image:    g.Image,
+			Hostname: g.Plan.Name,
+			Env:      gateEnvironment(),
+			// Its own ready line and its watchdog say more, and need no exec every while.
+			Healthcheck: &container.HealthConfig{Test: []string{"NONE"}},
+			Labels:      labels(g, planned.Name, RoleGate, map[string]string{labelAddress: address.String()}),
+		},
+		host: &container.HostConfig{
+			NetworkMode: container.NetworkMode(net.Name),
+			CapDrop:     []string{"ALL"},
+			CapAdd:      gateCapabilities,
+			SecurityOpt: []string{"no-new-privileges"},
+			Tmpfs:       map[string]string{"/run": "rw,nosuid,nodev,noexec,size=1m,mode=0755"},
+			Mounts: []mount.Mount{{Type: mount.TypeVolume, Source: g.Guests, Target: guestMount, ReadOnly: true,
+				VolumeOptions: &mount.VolumeOptions{NoCopy: true}}},
+			Sysctls: sysctls(),
+			// The engine's own resolver, which nobody may ask, would have nobody to ask
+			// but the gate.
+			DNS:            []string{"127.0.0.1"},
+			LogConfig:      logging(),
+			Resources:      container.Resources{PidsLimit: &limit},
+			ReadonlyRootfs: false, // the engine would make /etc/hosts and /etc/resolv.conf read-only with it
+		},
+		network: &network.NetworkingConfig{EndpointsConfig: map[string]*network.EndpointSettings{
+			net.Name: {IPAMConfig: &network.EndpointIPAMConfig{IPv4Address: address.String()}},
+		}},
+	}
+}
 
-func (e *Running) Error() string { return fmt.Sprintf("sandbox %s is up already", e.ID) }
+// Running is a sandbox that is up already. Unattended says that the corral
+// that brought it up is gone.
+type Running struct {
+	ID         string
+	Unattended bool
+}
+
+func (e *Running) Error() string {
+	if e.Unattended {
+		return fmt.Sprintf("sandbox %s is up already, and the corral that looked after it is gone", e.ID)
+	}
+	return fmt.Sprintf("sandbox %s is up already", e.ID)
+}
 
 // open starts a created gate and waits for its ready line.
 func (e *Engine) open(ctx context.Context, g *Gate) error {
@@ -169,23 +206,38 @@ func (e *Engine) open(ctx context.Context, g *Gate) error {
 		return fmt.Errorf("gate: %w", err)
 	}
 	defer stream.Close()
-	var log []string
 	for {
 		line, more := stream.Next()
 		if !more {
 			break
 		}
-		if strings.HasPrefix(line, spec.ReadyLine) {
+		if line == spec.ReadyLine {
 			return nil
-		}
-		if strings.HasPrefix(line, "corral-gate: ") {
-			log = append(log, line)
 		}
 	}
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
-	return &GateFailed{Log: log, Status: stream.Status(ctx)}
+	state, known := e.State(ctx, g.ID)
+	return gateFailed(stream.Errors(), state != "" || !known)
+}
+
+// gateFailed makes sense of what a gate said on standard error before it
+// ended: its reasons, one a line, and a hint.
+func gateFailed(said string, there bool) error {
+	if !there {
+		return errors.New("the gate was taken down while it started")
+	}
+	failed := &GateFailed{}
+	for line := range strings.Lines(said) {
+		line = strings.TrimSpace(strings.TrimPrefix(line, "corral-gate: "))
+		if hint, ok := strings.CutPrefix(line, "hint: "); ok {
+			failed.Hint = hint
+		} else if line != "" {
+			failed.Reasons = append(failed.Reasons, line)
+		}
+	}
+	return failed
 }
 
 // sysctls keeps IPv6 out of the namespace where the kernel has it at all.
@@ -206,13 +258,14 @@ func logging() container.LogConfig {
 
 func containerName(sandbox, service string) string { return "corral-" + sandbox + "-" + service }
 
-func labels(p *plan.Plan, service, role string, more map[string]string) map[string]string {
+func labels(g *Gate, service, role string, more map[string]string) map[string]string {
 	l := map[string]string{
-		labelSandbox: p.ID,
+		labelSandbox: g.Plan.ID,
 		labelService: service,
 		labelRole:    role,
-		labelPolicy:  p.PolicyFile,
-		labelDigest:  p.Digest,
+		labelPolicy:  g.Plan.PolicyFile,
+		labelDigest:  g.Plan.Digest,
+		labelPurpose: g.Purpose,
 	}
 	for k, v := range more {
 		l[k] = v

@@ -19,56 +19,54 @@ import (
 	"github.com/corral-sandbox/corral/internal/spec"
 )
 
-// guestVolume makes sure that the volume with the guest binaries exists and
-// returns its name, which holds their version and digest. The caller holds the
-// machine-wide lock.
-//
-// The engine copies the image's files into a new volume when a container is
-// created on it, and never again. So the filling container stays until what
-// arrived was compared: if it is still there, the last filling was cut short.
-func (e *Engine) guestVolume(ctx context.Context, image string, guests host.Guests) (string, error) {
+// guestMount is where a gate holds the volume of guest binaries, so that it is
+// in use, and cannot be taken away, from before the first service needs it.
+const guestMount = "/opt/corral-guest"
+
+// guestName is the volume of guest binaries: their version and digest.
+func guestName(guests host.Guests) string {
+	return fmt.Sprintf("corral-guest-%s-%s", volumeName(spec.Release()), guestTree(guests).Digest()[:8])
+}
+
+func guestTree(guests host.Guests) render.Tree {
 	tree := render.Tree{}
 	for name, b := range guests {
 		tree["bin/"+name] = b
 	}
-	name := fmt.Sprintf("corral-guest-%s-%s", volumeName(spec.Release()), tree.Digest()[:8])
-	filler := name + "-fill"
-	_, unfinished := e.api.ContainerInspect(ctx, filler)
-	_, missing := e.api.VolumeInspect(ctx, name)
-	if missing == nil && errdefs.IsNotFound(unfinished) {
-		return name, nil
-	}
-	if err := e.remove(ctx, filler); err != nil {
-		return "", fmt.Errorf("guest volume: %w", err)
-	}
+	return tree
+}
+
+// fillGuests makes the volume of guest binaries anew, if no container uses it.
+// The engine copies the image's files into a new volume when a container is
+// created on it, and never again. The caller holds the machine-wide lock.
+func (e *Engine) fillGuests(ctx context.Context, image, name string) error {
 	if err := e.api.VolumeRemove(ctx, name, true); err != nil && !errdefs.IsNotFound(err) {
-		return "", fmt.Errorf("guest volume left half filled: %w", err)
+		return fmt.Errorf("guest volume %s holds something else: %w", name, err)
 	}
 	e.Progress("filling the volume of guest binaries")
-	created, err := e.api.ContainerCreate(ctx, &container.Config{
-		Image:  image,
-		Labels: map[string]string{labelRole: RoleTool},
-	}, &container.HostConfig{
-		NetworkMode: "none",
-		Mounts: []mount.Mount{{Type: mount.TypeVolume, Source: name, Target: spec.GuestDir,
-			VolumeOptions: &mount.VolumeOptions{Labels: map[string]string{labelRole: "guest"}}}},
-	}, nil, nil, filler)
+	filler, err := e.create(ctx, request{
+		config: &container.Config{Image: image, Labels: map[string]string{labelRole: RoleTool}},
+		host: &container.HostConfig{
+			NetworkMode: "none",
+			Mounts: []mount.Mount{{Type: mount.TypeVolume, Source: name, Target: spec.GuestDir,
+				VolumeOptions: &mount.VolumeOptions{Labels: map[string]string{labelRole: "guest"}}}},
+		},
+	})
 	if err != nil {
-		return "", fmt.Errorf("guest volume: %w", err)
+		return fmt.Errorf("guest volume: %w", err)
 	}
-	got, _, err := e.api.CopyFromContainer(ctx, created.ID, spec.GuestDir+"/.")
+	return e.remove(ctx, filler)
+}
+
+// checkGuests compares what a gate holds of the guest binaries with what was
+// built: the engine makes an empty volume where one is missing.
+func (e *Engine) checkGuests(ctx context.Context, gate string, guests host.Guests) error {
+	got, _, err := e.api.CopyFromContainer(ctx, gate, guestMount+"/.")
 	if err != nil {
-		return "", fmt.Errorf("guest volume: %w", err)
+		return fmt.Errorf("guest volume: %w", err)
 	}
 	defer got.Close()
-	if err := sameFiles(tree, got); err != nil {
-		return "", errors.Join(fmt.Errorf("guest volume %s: %w", name, err), e.remove(ctx, created.ID), e.api.VolumeRemove(ctx, name, true))
-	}
-	if err := e.remove(ctx, created.ID); err != nil {
-		return "", fmt.Errorf("guest volume: %w", err)
-	}
-	e.pruneGuests(ctx, name)
-	return name, nil
+	return sameFiles(guestTree(guests), got)
 }
 
 // pruneGuests drops the guest volumes of other builds that nothing uses.

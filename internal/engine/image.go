@@ -20,6 +20,13 @@ const (
 	gateRepo  = "corral-gate"
 )
 
+// Prune drops the gate images and guest volumes of other builds that nothing
+// uses.
+func (e *Engine) Prune(ctx context.Context, guests host.Guests, gate string) {
+	e.prune(ctx, gateRepo, gate)
+	e.pruneGuests(ctx, guestName(guests))
+}
+
 // GateImage builds the gate image if it is not there and returns its name,
 // which holds the digest of everything that went in.
 func (e *Engine) GateImage(ctx context.Context, guests host.Guests) (string, error) {
@@ -32,15 +39,20 @@ func (e *Engine) GateImage(ctx context.Context, guests host.Guests) (string, err
 
 // ServiceImage builds a service's image if what goes in has changed.
 func (e *Engine) ServiceImage(ctx context.Context, sandbox, service string, files render.Tree) (string, error) {
-	return e.build(ctx, "corral-"+sandbox+"-"+service, files.Sub(render.Image(service)), "the image of "+service)
+	repo := "corral-" + sandbox + "-" + service
+	tag, err := e.build(ctx, repo, files.Sub(render.Image(service)), "the image of service "+service)
+	if err == nil {
+		e.prune(ctx, repo, tag)
+	}
+	return tag, err
 }
 
 func (e *Engine) build(ctx context.Context, repo string, tree render.Tree, what string) (string, error) {
-	base, err := e.api.ImageInspect(ctx, baseImage)
-	if err != nil && !errdefs.IsNotFound(err) {
-		return "", fmt.Errorf("image %s: %w", baseImage, err)
+	base, err := e.base(ctx)
+	if err != nil {
+		return "", err
 	}
-	tree = tree.With("base", []byte(base.ID)) // another base makes another image
+	tree = tree.With("base", []byte(base)) // another base makes another image
 	tag := repo + ":" + tree.Digest()[:16]
 	if _, err := e.api.ImageInspect(ctx, tag); err == nil {
 		return tag, nil
@@ -49,10 +61,28 @@ func (e *Engine) build(ctx context.Context, repo string, tree render.Tree, what 
 	}
 	e.Progress("building %s", what)
 	if _, err := e.docker(ctx, tree.Tar(), "build", "--tag", tag, "-"); err != nil {
+		if ctx.Err() != nil {
+			return "", context.Cause(ctx)
+		}
 		return "", fmt.Errorf("%s: %w", what, err)
 	}
-	e.prune(ctx, repo, tag)
 	return tag, nil
+}
+
+// base is the identity of the image that all others are built from.
+func (e *Engine) base(ctx context.Context) (string, error) {
+	got, err := e.api.ImageInspect(ctx, baseImage)
+	if errdefs.IsNotFound(err) {
+		e.Progress("pulling %s", baseImage)
+		if _, err := e.docker(ctx, nil, "pull", "--quiet", baseImage); err != nil {
+			return "", fmt.Errorf("image %s is not there and could not be pulled: %w", baseImage, err)
+		}
+		got, err = e.api.ImageInspect(ctx, baseImage)
+	}
+	if err != nil {
+		return "", fmt.Errorf("image %s: %w", baseImage, err)
+	}
+	return got.ID, nil
 }
 
 // prune drops earlier builds of a repository that nothing uses any more.
@@ -64,7 +94,7 @@ func (e *Engine) prune(ctx context.Context, repo, keep string) {
 	for _, img := range list {
 		for _, tag := range img.RepoTags {
 			if tag != keep && strings.HasPrefix(tag, repo+":") {
-				_, _ = e.api.ImageRemove(ctx, tag, image.RemoveOptions{}) // one in use stays
+				_, _ = e.api.ImageRemove(ctx, tag, image.RemoveOptions{PruneChildren: true}) // one in use stays
 			}
 		}
 	}
@@ -80,7 +110,7 @@ func (e *Engine) RemoveImages(ctx context.Context, sandbox string) error {
 	}
 	for _, img := range list {
 		for _, tag := range img.RepoTags {
-			if _, err := e.api.ImageRemove(ctx, tag, image.RemoveOptions{}); err != nil {
+			if _, err := e.api.ImageRemove(ctx, tag, image.RemoveOptions{PruneChildren: true}); err != nil {
 				return fmt.Errorf("image %s: %w", tag, err)
 			}
 		}

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -12,23 +13,30 @@ import (
 )
 
 const (
-	lockName   = "corral-lock"
-	labelOwner = "dev.corral.owner"
+	lockName = "corral-lock"
 	// lockAge is how old the lock of a process that cannot be seen must be
 	// before it is taken over: what it guards takes a second.
 	lockAge = 2 * time.Minute
+	// lockWithin is how long to wait for a living process.
+	lockWithin = 3 * time.Minute
+	// lockLook is how often to look again whether the holder still lives.
+	lockLook = time.Second
 )
 
 // lock takes the machine-wide lock: a container name that only one can
 // create, whoever the user and whatever their files. The result gives it back.
-func (e *Engine) lock(ctx context.Context, image string) (func(), error) {
+func (e *Engine) lock(ctx context.Context, image string) (unlock func() error, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, lockWithin, errors.New("waited too long"))
+	defer cancel()
+	told := false
 	for {
-		created, err := e.api.ContainerCreate(ctx, &container.Config{
-			Image:  image,
-			Labels: map[string]string{labelRole: RoleTool, labelOwner: owner(os.Getpid())},
-		}, &container.HostConfig{NetworkMode: "none"}, nil, nil, lockName)
+		id, err := e.create(ctx, request{
+			name:   lockName,
+			config: &container.Config{Image: image, Labels: map[string]string{labelRole: RoleTool}},
+			host:   &container.HostConfig{NetworkMode: "none"},
+		})
 		if err == nil {
-			return func() { e.remove(ctx, created.ID) }, nil
+			return func() error { return e.remove(ctx, id) }, nil
 		}
 		if !errdefs.IsConflict(err) {
 			return nil, fmt.Errorf("machine-wide lock: %w", err)
@@ -41,18 +49,44 @@ func (e *Engine) lock(ctx context.Context, image string) (func(), error) {
 			return nil, fmt.Errorf("machine-wide lock: %w", err)
 		}
 		if stale(held) {
-			e.remove(ctx, held.ID)
+			if err := e.remove(ctx, held.ID); err != nil {
+				return nil, fmt.Errorf("machine-wide lock of a process that is gone: %w", err)
+			}
 			continue
 		}
-		removed, errs := e.api.ContainerWait(ctx, held.ID, container.WaitConditionRemoved)
-		select {
-		case <-removed:
-		case err := <-errs:
-			if !errdefs.IsNotFound(err) {
-				return nil, fmt.Errorf("machine-wide lock held by %s: %w", held.Config.Labels[labelOwner], err)
-			}
+		if err := e.gone(ctx, held.ID, lockLook); err != nil {
+			return nil, fmt.Errorf("machine-wide lock, held by %s: %w", holder(held), err)
+		}
+		if !told {
+			told = true
+			e.Progress("waiting for another corral (%s)", holder(held))
 		}
 	}
+}
+
+// gone waits for a container's removal, for a while.
+func (e *Engine) gone(ctx context.Context, id string, while time.Duration) error {
+	look, cancel := context.WithTimeout(ctx, while)
+	defer cancel()
+	removed, errs := e.api.ContainerWait(look, id, container.WaitConditionRemoved)
+	select {
+	case <-removed:
+	case err := <-errs:
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if !errdefs.IsNotFound(err) && look.Err() == nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func holder(held container.InspectResponse) string {
+	if fields := strings.Fields(held.Config.Labels[labelOwner]); len(fields) == 3 {
+		return "process " + fields[1]
+	}
+	return "somebody unknown"
 }
 
 // stale reports whether the process that holds a lock is gone.
@@ -70,7 +104,7 @@ func stale(held container.InspectResponse) bool {
 type life int
 
 const (
-	unknown life = iota // another boot's, another pid namespace's, or hidden
+	unknown life = iota // another pid namespace's, or hidden
 	alive
 	gone
 )
@@ -106,26 +140,24 @@ func bootID() string {
 	return strings.TrimSpace(string(b))
 }
 
-// startTime is field 22 of /proc/PID/stat, which with the pid names a process.
+// startTime is field 22 of /proc/PID/stat, which with the pid names a process;
+// empty for one that is not there or ended and was not collected.
 func startTime(pid int) string {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return ""
 	}
-	_, rest, ok := strings.Cut(string(b), ") ")
-	if fields := strings.Fields(rest); ok && len(fields) > 19 {
-		return fields[19]
-	}
-	return ""
+	return parseStart(string(b))
 }
 
-// remove takes a container away by force, also when ctx has ended.
-func (e *Engine) remove(ctx context.Context, id string) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
-	defer cancel()
-	err := e.api.ContainerRemove(ctx, id, container.RemoveOptions{Force: true, RemoveVolumes: true})
-	if errdefs.IsNotFound(err) || (err != nil && strings.Contains(err.Error(), "already in progress")) {
-		return nil
+func parseStart(stat string) string {
+	i := strings.LastIndex(stat, ") ") // a program's name may hold anything
+	if i < 0 {
+		return ""
 	}
-	return err
+	fields := strings.Fields(stat[i+2:])
+	if len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" {
+		return ""
+	}
+	return fields[19]
 }

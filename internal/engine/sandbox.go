@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -26,14 +27,17 @@ type Member struct {
 	Instance string     // the gate instance that a service was started behind
 	State    string     // the engine's word: running, exited, created…
 	Policy   string
-	Owner    string // the process that brought a gate up
+	Digest   string // of the policy that it was made from
+	Purpose  string
+	Owner    string // the process that looks after it
 }
 
-// Members lists the containers of one sandbox, or of all for an empty id.
-func (e *Engine) Members(ctx context.Context, sandbox string) ([]Member, error) {
+// Members lists the containers of the sandbox of a policy file, whatever its
+// name was when it was brought up; of all sandboxes for an empty path.
+func (e *Engine) Members(ctx context.Context, policy string) ([]Member, error) {
 	label := labelSandbox
-	if sandbox != "" {
-		label += "=" + sandbox
+	if policy != "" {
+		label = labelPolicy + "=" + policy
 	}
 	list, err := e.api.ContainerList(ctx, container.ListOptions{All: true, Filters: filters.NewArgs(filters.Arg("label", label))})
 	if err != nil {
@@ -51,6 +55,8 @@ func (e *Engine) Members(ctx context.Context, sandbox string) ([]Member, error) 
 			State:    c.State,
 			Instance: c.Labels[labelInstance],
 			Policy:   c.Labels[labelPolicy],
+			Digest:   c.Labels[labelDigest],
+			Purpose:  c.Labels[labelPurpose],
 			Owner:    c.Labels[labelOwner],
 		}
 		if a, err := netip.ParseAddr(c.Labels[labelAddress]); err == nil {
@@ -62,13 +68,11 @@ func (e *Engine) Members(ctx context.Context, sandbox string) ([]Member, error) 
 	return out, nil
 }
 
-// Down takes a sandbox away: what joins gates first, gates last. It reports
-// how many containers went.
-func (e *Engine) Down(ctx context.Context, sandbox string) (int, error) {
-	members, err := e.Members(ctx, sandbox)
-	if err != nil {
-		return 0, err
-	}
+// Unattended says that the corral that looked after it is gone.
+func (m Member) Unattended() bool { return ownerLife(m.Owner) == gone }
+
+// Down takes containers away: what joins gates first, gates last.
+func (e *Engine) Down(ctx context.Context, members []Member) error {
 	var errs []error
 	for _, gates := range []bool{false, true} {
 		for _, m := range members {
@@ -77,72 +81,112 @@ func (e *Engine) Down(ctx context.Context, sandbox string) (int, error) {
 			}
 		}
 	}
-	return len(members), errors.Join(errs...)
+	return errors.Join(errs...)
 }
 
-// Clear removes what a run that was cut short left of a sandbox. One that is
-// up, or being brought up by a living process, is Running.
-func (e *Engine) Clear(ctx context.Context, sandbox string) error {
-	members, err := e.Members(ctx, sandbox)
+// Clear removes what a corral that was cut short left of a policy's sandbox.
+// One that is up, or being brought up by a living process, is Running. Only
+// what was judged is removed: what comes into being meanwhile is another's.
+func (e *Engine) Clear(ctx context.Context, policy string) error {
+	members, err := e.Members(ctx, policy)
 	if err != nil {
 		return err
 	}
+	if err := leftovers(members); err != nil {
+		return err
+	}
+	return e.Down(ctx, members)
+}
+
+// leftovers is nil if nobody needs any of the members any more.
+func leftovers(members []Member) error {
 	for _, m := range members {
-		if m.Role == RoleService && m.Running || m.Role == RoleGate && ownerLife(m.Owner) != gone {
-			return &Running{ID: sandbox}
+		switch {
+		case m.Role == RoleService && m.Running && !(m.Purpose != PurposeRun && m.Unattended()):
+			return &Running{ID: m.Sandbox, Unattended: m.Unattended()}
+		case m.Role == RoleGate && !m.Unattended():
+			return &Running{ID: m.Sandbox}
 		}
 	}
-	_, err = e.Down(ctx, sandbox)
-	return err
+	return nil
+}
+
+// Sweep removes the containers of all sandboxes and tools of a purpose whose
+// corral is gone.
+func (e *Engine) Sweep(ctx context.Context, purpose string) error {
+	list, err := e.api.ContainerList(ctx, container.ListOptions{All: true, Filters: filters.NewArgs(filters.Arg("label", labelPurpose+"="+purpose))})
+	if err != nil {
+		return fmt.Errorf("containers: %w", err)
+	}
+	var errs []error
+	for _, c := range list {
+		if ownerLife(c.Labels[labelOwner]) == gone {
+			errs = append(errs, e.remove(ctx, c.ID))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // Health is what is known of one service.
 type Health struct {
-	Service string
-	State   string // running, or what is wrong in plain words
-	OK      bool
-	Gate    *spec.GateStatus // nil if the gate did not answer
+	Service string `json:"service"`
+	State   string `json:"state"` // running, or what is wrong in plain words
+	OK      bool   `json:"ok"`
+	// Gate is what the gate said; nil if it did not answer.
+	Gate *spec.GateStatus `json:"gate,omitempty"`
 }
 
-// Health looks at every service of a sandbox and at the gate it is behind.
+// Health looks at every service of a sandbox and at the gate it is behind. A
+// gate without a service is told as well.
 func (e *Engine) Health(ctx context.Context, members []Member) []Health {
-	gates := map[string]Member{}
+	gates, services := map[string]Member{}, map[string]Member{}
 	for _, m := range members {
-		if m.Role == RoleGate {
+		switch m.Role {
+		case RoleGate:
 			gates[m.Service] = m
+		case RoleService:
+			services[m.Service] = m
 		}
 	}
 	var out []Health
-	for _, m := range members {
-		if m.Role != RoleService {
-			continue
-		}
-		h := Health{Service: m.Service, State: m.State}
-		gate, there := gates[m.Service]
-		switch {
-		case !there || !gate.Running:
-			h.State = "no network (gate is gone)"
-		default:
-			status, err := e.GateStatus(ctx, gate.ID)
-			if err != nil {
-				h.State = "gate does not answer"
-				break
-			}
-			h.Gate = &status
-			switch {
-			case !m.Running:
-				h.State = m.State
-			case status.Instance != m.Instance:
-				h.State = "no network (gate was replaced)"
-			case status.State != spec.GateReady:
-				h.State = "no network (gate is closed)"
-			case status.Applied != status.ReadBack:
-				h.State = "the gate's rules are not what it wrote"
-			default:
-				h.State, h.OK = "running", true
+	for _, name := range slices.Sorted(maps.Keys(services)) {
+		var status *spec.GateStatus
+		gate, there := gates[name]
+		if there && gate.Running {
+			if got, err := e.GateStatus(ctx, gate.ID); err == nil {
+				status = &got
 			}
 		}
-		out = append(out, h)
+		out = append(out, health(services[name], gate, status))
+	}
+	for _, name := range slices.Sorted(maps.Keys(gates)) {
+		if _, there := services[name]; !there {
+			out = append(out, Health{Service: name, State: "not started (there is a gate only)"})
+		}
 	}
 	return out
+}
+
+// health judges a service by itself, its gate, and what that gate says.
+func health(service, gate Member, status *spec.GateStatus) Health {
+	h := Health{Service: service.Service, Gate: status}
+	switch {
+	case !gate.Running:
+		h.State = "no network (gate is gone)"
+	case status == nil:
+		h.State = "gate does not answer"
+	case !service.Running:
+		h.State = service.State
+	case status.Instance != service.Instance:
+		h.State = "no network (gate was replaced)"
+	case status.State != spec.GateReady:
+		h.State = "no network (gate is closed)"
+	case status.Applied != status.ReadBack:
+		h.State = "the gate's rules are not what it wrote"
+	case service.Unattended():
+		h.State = "running on, but the corral that looked after it is gone (corral down ends it)"
+	default:
+		h.State, h.OK = "running", true
+	}
+	return h
 }

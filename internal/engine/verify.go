@@ -20,7 +20,8 @@ type Proof struct {
 
 // Verify runs a service's checks inside it and joins what they saw with what
 // the gate did. Every planned check gives one event; one that did not arrive
-// could not be told.
+// could not be told. The checker shares its user with the agent, so what it
+// says counts only where nothing contradicts it.
 func (e *Engine) Verify(ctx context.Context, gate, service string, s plan.Service) (*Proof, error) {
 	status, err := e.GateStatus(ctx, gate)
 	if err != nil {
@@ -37,23 +38,23 @@ func (e *Engine) Verify(ctx context.Context, gate, service string, s plan.Servic
 	}
 	out, err := e.exec(ctx, service, spec.Encode(list), spec.GuestDir+"/bin/corral-verify")
 	var exited *ExecError
-	if err != nil && !errors.As(err, &exited) {
-		return nil, fmt.Errorf("checker: %w", err)
+	if err != nil && !(errors.As(err, &exited) && exited.Status == 1) { // 1: a check failed
+		return nil, fmt.Errorf("cannot tell: checker: %w", err)
 	}
-	if exited != nil && len(out) == 0 {
-		return nil, fmt.Errorf("checker: %w", err)
+	after, askErr := e.Verdicts(ctx, gate, before.Mark)
+	if askErr != nil {
+		return nil, askErr
 	}
-	after, err := e.Verdicts(ctx, gate, before.Mark)
-	if err != nil {
-		return nil, err
-	}
-	events, err := report.Read(bytes.NewReader(out))
-	if err != nil {
-		return nil, fmt.Errorf("checker's answer: %w", err)
+	events, readErr := report.Read(bytes.NewReader(out))
+	if readErr != nil {
+		return nil, fmt.Errorf("cannot tell: checker's answer: %w", readErr)
 	}
 	section := report.Complete(s.Name, list.Checks, events)
-	for i, ev := range section.Events {
-		section.Events[i] = report.Join(ev, after.Verdicts)
+	if section.Holds() != (exited == nil) {
+		return nil, errors.New("cannot tell: the checker's status and its answers disagree")
+	}
+	for i, c := range list.Checks {
+		section.Events[i] = report.Join(c, section.Events[i], after.Verdicts)
 	}
 	return &Proof{Section: section, Rules: status.ReadBack}, nil
 }

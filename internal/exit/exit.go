@@ -56,6 +56,10 @@ func Report(w io.Writer, program string, err error) int {
 	if err == nil {
 		return OK
 	}
+	if errors.Is(err, context.Canceled) {
+		fmt.Fprintf(w, "%s: interrupted\n", program)
+		return Interrupted
+	}
 	var e *Error
 	if !errors.As(err, &e) {
 		fmt.Fprintf(w, "%s: %v\n", program, err)
@@ -70,12 +74,18 @@ func Report(w io.Writer, program string, err error) int {
 	return e.Status
 }
 
+// Interrupted is the status of a program that SIGINT ended, as shells have it.
+const Interrupted = 130
+
 // Context is cancelled by the first SIGINT, SIGTERM or SIGHUP; the second one
-// ends the process, unless Hold says that it is somebody else's.
-func Context() (context.Context, context.CancelFunc) {
+// ends the process, unless Hold says that it is somebody else's. A reader of
+// our output that goes away is an error of the write, not the end: there may
+// be something to clear up.
+func Context() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	ch := make(chan os.Signal, 2)
-	signal.Notify(ch, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	signal.Notify(ch, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 	go func() {
 		for {
 			<-ch
@@ -88,7 +98,7 @@ func Context() (context.Context, context.CancelFunc) {
 			}
 		}
 	}()
-	return ctx, cancel
+	return ctx
 }
 
 var held atomic.Int32

@@ -43,6 +43,7 @@ type gate struct {
 type applied struct {
 	rules []netfilter.Ruleset
 	sets  []netfilter.Set
+	nat   string // the engine's, as it was when the gate began to serve
 }
 
 // shutTimeout is for the last thing that a gate does.

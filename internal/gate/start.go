@@ -196,7 +196,7 @@ func (g *gate) resolve(ctx context.Context) error {
 func (g *gate) pin(context.Context) error {
 	pins, unpinned, err := decide(g.spec, g.resolved, time.Now())
 	if err != nil {
-		return err
+		return &exit.Error{Status: exit.Failed, Err: err, Hint: "correct the name, or take it out of the policy; CORRAL_RESOLVERS says which name servers are asked"}
 	}
 	for _, u := range unpinned {
 		g.sayf("warning: %s (%s) stays closed: %s", u.Domain, u.Origin, u.Reason)
@@ -220,6 +220,10 @@ func (g *gate) enforce(ctx context.Context) error {
 		return err
 	}
 	if err := g.kernel.Apply(ctx, want.rules...); err != nil {
+		return err
+	}
+	var err error
+	if want.nat, err = g.kernel.Rewriting(ctx); err != nil {
 		return err
 	}
 	g.mu.Lock()

@@ -54,6 +54,13 @@ func (g *gate) recheck(ctx context.Context) error {
 		lines = append(lines, netfilter.Diff(want, rules[i])...)
 	}
 	lines = append(lines, netfilter.DiffSets(g.applied.sets, sets)...)
+	nat, err := g.kernel.Rewriting(ctx)
+	if err != nil {
+		return err
+	}
+	if nat != g.applied.nat {
+		lines = append(lines, "the nat table is not as it was")
+	}
 	if len(lines) > changeShown {
 		lines = append(lines[:changeShown], fmt.Sprintf("and %d more", len(lines)-changeShown))
 	}

@@ -7,11 +7,13 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/netip"
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -22,12 +24,15 @@ import (
 // Person is whose agent it is: what it writes belongs to them.
 type Person struct {
 	UID, GID uint32
-	Home     string
+	// Homes are the directories that are their home: by the machine's own
+	// records, and by HOME, which may say otherwise.
+	Homes []string
 }
 
-// Uids that no agent may run as: root, and those whose traffic a gate trusts.
-func reserved(uid uint32) bool {
-	return uid == 0 || uid == spec.CarrierUID || uid == spec.WorkerUID
+// reserved are the uids and gids that no agent has: root's, those whose
+// traffic a gate trusts, and the one that means none.
+func reserved(id uint32) bool {
+	return id == 0 || id == spec.CarrierUID || id == spec.WorkerUID || id == math.MaxUint32
 }
 
 // Who says whose agent will run in project: the caller; under root SUDO_UID,
@@ -51,24 +56,27 @@ func Who(project string) (Person, error) {
 	if reserved(p.UID) {
 		return Person{}, fmt.Errorf("the agent would run as uid %d, which it never may", p.UID)
 	}
-	p.Home = home(p.UID)
+	if reserved(p.GID) {
+		return Person{}, fmt.Errorf("the agent would run with gid %d, which it never may", p.GID)
+	}
+	p.Homes = Homes(p.UID)
 	return p, nil
 }
 
-func home(uid uint32) string {
-	if int(uid) == os.Getuid() {
-		if h := os.Getenv("HOME"); h != "" {
-			return filepath.Clean(h)
-		}
+// Homes are the directories that are or may be the home of uid, never none.
+func Homes(uid uint32) []string {
+	var out []string
+	if u, err := user.LookupId(strconv.FormatUint(uint64(uid), 10)); err == nil && filepath.IsAbs(u.HomeDir) {
+		out = append(out, filepath.Clean(u.HomeDir))
 	}
-	if u, err := user.LookupId(strconv.FormatUint(uint64(uid), 10)); err == nil {
-		return filepath.Clean(u.HomeDir)
+	if h := filepath.Clean(os.Getenv("HOME")); filepath.IsAbs(h) && !slices.Contains(out, h) {
+		out = append(out, h)
 	}
-	return noHome
+	if out == nil { // somebody whom the machine knows by number only
+		out = []string{"/nonexistent"}
+	}
+	return out
 }
-
-// noHome is the home of somebody whom the machine knows by number only.
-const noHome = "/nonexistent"
 
 // Addresses returns every address of this machine's interfaces as host
 // prefixes, loopback left out.

@@ -24,7 +24,7 @@ func TestNameservers(t *testing.T) {
 }
 
 func TestReservedIdentities(t *testing.T) {
-	for uid, want := range map[uint32]bool{0: true, 64998: true, 64999: true, 1: false, 1000: false, 65000: false, 64997: false} {
+	for uid, want := range map[uint32]bool{0: true, 64998: true, 64999: true, 1: false, 1000: false, 65000: false, 64997: false, 4294967295: true} {
 		if reserved(uid) != want {
 			t.Errorf("reserved(%d) = %v", uid, !want)
 		}

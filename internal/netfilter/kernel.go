@@ -153,6 +153,13 @@ func (k *Kernel) Read(ctx context.Context, f Family) (Ruleset, error) {
 	return Parse(f, out)
 }
 
+// Rewriting is the table that can send a packet elsewhere before the filter
+// sees it, as text to compare: the engine's own rules are in it, and it is
+// never written here.
+func (k *Kernel) Rewriting(ctx context.Context) (string, error) {
+	return list(ctx, program(IPv4, k.suffix), "-t", "nat")
+}
+
 func (k *Kernel) otherIsEmpty(ctx context.Context, f Family) error {
 	switch k.other {
 	case "":

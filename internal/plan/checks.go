@@ -52,7 +52,7 @@ func verify(p *policy.Policy, h Host, g spec.Gate, s Service) []spec.Check {
 		{Name: "no-docker-socket:/run/docker.sock", Path: "/run/docker.sock"},
 	}
 	for _, dir := range credentials {
-		checks = append(checks, spec.Check{Name: "no-credential-dir:" + dir, Path: h.Home})
+		checks = append(checks, spec.Check{Name: "no-credential-dir:" + dir, Paths: h.Homes})
 	}
 	checks = append(checks,
 		spec.Check{Name: "mounts-only-declared", Mount: specMounts(s.Mounts)},
@@ -62,11 +62,14 @@ func verify(p *policy.Policy, h Host, g spec.Gate, s Service) []spec.Check {
 		checks = append(checks, spec.Check{Name: "root-owned:" + path, Path: path})
 	}
 	for _, m := range s.Mounts {
-		name := "rw-writable:"
-		if m.ReadOnly {
-			name = "ro-unwritable:"
+		name := "rw-writable:" + m.Path
+		switch {
+		case m.Path == p.File:
+			name = "policy-read-only"
+		case m.ReadOnly:
+			name = "ro-unwritable:" + m.Path
 		}
-		checks = append(checks, spec.Check{Name: name + m.Path, Path: m.Path})
+		checks = append(checks, spec.Check{Name: name, Path: m.Path})
 	}
 	checks = append(checks,
 		spec.Check{Name: "pids-limited"},

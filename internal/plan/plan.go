@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/corral-sandbox/corral/internal/policy"
 	"github.com/corral-sandbox/corral/internal/profile"
@@ -19,8 +20,8 @@ import (
 
 // Host is what a plan needs to know of the machine.
 type Host struct {
-	UID, GID  uint32 // whose agent it is
-	Home      string // that person's home on the host
+	UID, GID  uint32   // whose agent it is
+	Homes     []string // that person's home on the host, by whatever record
 	Resolvers []netip.Addr
 	Probes    spec.Probes
 	Subnet    netip.Prefix   // all of corral's addresses on this machine
@@ -213,14 +214,20 @@ func environment(h Host, sandbox string) map[string]string {
 	return env
 }
 
-// mounts are the project directory, read-write in run mode, and what the
-// policy lists.
+// mounts are the project directory, read-write in run mode, what the policy
+// lists, and over all of it the policy file itself, read-only: what the agent
+// writes there would be obeyed by the next start.
 func mounts(p *policy.Policy) []Mount {
 	var out []Mount
+	inside := false
 	for _, m := range append([]policy.Mount{p.Project}, p.Mounts...) {
 		if m.Path != "" {
 			out = append(out, Mount{Path: m.Path, ReadOnly: m.ReadOnly, Dev: m.Dev, Ino: m.Ino})
+			inside = inside || p.File == m.Path || strings.HasPrefix(p.File, m.Path+"/")
 		}
+	}
+	if inside {
+		out = append(out, Mount{Path: p.File, ReadOnly: true})
 	}
 	return out
 }

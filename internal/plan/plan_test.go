@@ -57,7 +57,7 @@ func TestFree(t *testing.T) {
 }
 
 func host() Host {
-	return Host{UID: 1000, GID: 1000, Home: "/home/dev", Subnet: DefaultSubnet, Probes: spec.DefaultProbes()}
+	return Host{UID: 1000, GID: 1000, Homes: []string{"/home/dev"}, Subnet: DefaultSubnet, Probes: spec.DefaultProbes()}
 }
 
 func build(t *testing.T, src string, args ...string) (*Plan, error) {

@@ -98,7 +98,7 @@ func (d *decoder) document(src []byte) *yaml.Node {
 	var doc, next yaml.Node
 	switch err := loader.Load(&doc); {
 	case errors.Is(err, io.EOF):
-		d.report(diag.Pos{File: d.file, Line: 1, Col: 1}, "corral init writes a commented one", "the policy is empty")
+		d.report(diag.Pos{File: d.file, Line: 1, Col: 1}, "the README has one to start from", "the policy is empty")
 		return nil
 	case err != nil:
 		d.syntax(err)

@@ -221,7 +221,9 @@ func (ps places) walls(env Env) (ws []wall) {
 			add(g.path, g.reach, g.reason)
 			continue
 		}
-		add(env.Home+rest, g.reach, g.reason)
+		for _, home := range env.homes() {
+			add(home+rest, g.reach, g.reason)
+		}
 		for _, x := range xdg {
 			if rest, ok := strings.CutPrefix(g.path, x.std+"/"); ok && filepath.IsAbs(x.now) {
 				add(x.now+"/"+rest, g.reach, g.reason)

@@ -22,7 +22,7 @@ import (
 // or in the nearest directory above. It looks no higher than home and does
 // not leave dir's file system. That the file is fit to be read is for Load to
 // say.
-func Find(dir, home string) (string, error) {
+func Find(dir string, homes ...string) (string, error) {
 	dir, err := realPath(dir)
 	if err != nil {
 		return "", err
@@ -32,7 +32,12 @@ func Find(dir, home string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	homeInfo, _ := os.Stat(home) // a home that is not there is not met on the way
+	isHome := func(fi fs.FileInfo) bool {
+		return slices.ContainsFunc(homes, func(home string) bool {
+			h, err := os.Stat(home)
+			return err == nil && os.SameFile(fi, h) // one that is not there is not met on the way
+		})
+	}
 	for at := top; ; {
 		file := filepath.Join(dir, FileName)
 		if _, err := os.Lstat(file); err == nil {
@@ -44,8 +49,8 @@ func Find(dir, home string) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		if dir == "/" || homeInfo != nil && os.SameFile(at, homeInfo) || device(above) != device(top) {
-			return "", exit.Invalidf("corral init --profile NAME writes one, --policy FILE names one elsewhere",
+		if dir == "/" || isHome(at) || device(above) != device(top) {
+			return "", exit.Invalidf("write one (the README shows how), or name one elsewhere with --policy FILE",
 				"there is no %s in %s or above it, up to %s", FileName, start, dir)
 		}
 		dir, at = filepath.Dir(dir), above
@@ -67,7 +72,7 @@ func device(fi fs.FileInfo) uint64 { return stat(fi).Dev }
 // Load reads the policy at path once, decodes it, and guards its project
 // directory and mounts. Every mistake of the person is in one diag.List.
 func Load(path string, env Env) (*Policy, error) {
-	for _, dir := range slices.Concat(env.Own, []string{env.Home}) {
+	for _, dir := range slices.Concat(env.Own, env.homes()) {
 		if !filepath.IsAbs(dir) {
 			return nil, fmt.Errorf("%q is not the absolute path of a directory to guard", dir)
 		}
@@ -108,6 +113,9 @@ func Load(path string, env Env) (*Policy, error) {
 	}
 	return p, nil
 }
+
+// homes are all directories that are or may be the user's home.
+func (e Env) homes() []string { return append([]string{e.Home}, e.Homes...) }
 
 // shorten is path relative to the working directory if it lies below it.
 func shorten(path string) string {

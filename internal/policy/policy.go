@@ -83,6 +83,8 @@ type Domain string
 type Env struct {
 	Home string // the user's home directory
 	UID  int    // the user
+	// Homes are further directories that may be the user's home, guarded alike.
+	Homes []string
 
 	// Project is the project directory; empty means the policy's own.
 	Project string

@@ -81,7 +81,8 @@ func (t Tree) Digest() string {
 func (t Tree) Names() []string { return slices.Sorted(maps.Keys(t)) }
 
 // Tar writes the tree as a build context or a copy into a container: owned by
-// root, programs of a bin folder executable, times fixed.
+// root, times fixed. Programs of a bin folder can be run by anybody and read
+// by root alone, so that nobody can look into one that runs as themselves.
 func (t Tree) Tar() io.Reader {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
@@ -95,7 +96,7 @@ func (t Tree) Tar() io.Reader {
 		}
 		mode := int64(0o644)
 		if strings.HasSuffix(path.Dir(name), "bin") {
-			mode = 0o755
+			mode = 0o711
 		}
 		write(w, &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: mode, Size: int64(len(t[name]))}, t[name])
 	}

@@ -87,7 +87,7 @@ func TestTarModes(t *testing.T) {
 		}
 		modes[h.Name] = h.Mode
 	}
-	if modes["a/bin/x"] != 0o755 || modes["a/y"] != 0o644 || modes["a/"] != 0o755 {
+	if modes["a/bin/x"] != 0o711 || modes["a/y"] != 0o644 || modes["a/"] != 0o755 {
 		t.Errorf("modes %v", modes)
 	}
 }

@@ -22,6 +22,9 @@ type Section struct {
 	Events  []spec.Event
 }
 
+// Holds says whether no event of the section failed or could not be told.
+func (s Section) Holds() bool { return count([]Section{s}).Failed == 0 }
+
 // Tally counts checks. The zero value has proven nothing.
 type Tally struct {
 	Passed, Skipped, Failed int
@@ -110,6 +113,9 @@ func Complete(service string, checks []spec.Check, events []spec.Event) Section 
 		case 1:
 			ev := got[0]
 			ev.Service = service
+			if (ev.Result == spec.Skip) != (c.Skip != "") || ev.Result == spec.Note {
+				ev.Result, ev.Detail = spec.Untold, "the checker calls it "+string(got[0].Result)+", which was not planned"
+			}
 			s.Events = append(s.Events, ev)
 		default:
 			add(c.Name, "the checker answered twice")
@@ -127,10 +133,17 @@ func Complete(service string, checks []spec.Check, events []spec.Event) Section 
 
 // Join decides an event by what the gate says about its probes: the check
 // holds only if each probe was refused by a rule of the gate and none was let
-// through. An event without probes, or that does not hold already, stays.
-func Join(ev spec.Event, verdicts []spec.Verdict) spec.Event {
+// through, and if what an honest checker must have probed is among them. An
+// event that does not hold already stays.
+func Join(c spec.Check, ev spec.Event, verdicts []spec.Verdict) spec.Event {
 	if ev.Result != spec.OK {
 		return ev
+	}
+	for _, a := range mustProbe(c) {
+		if !slices.ContainsFunc(ev.Probes, func(p spec.Probe) bool { return p.Addr == a }) {
+			ev.Result, ev.Detail = spec.Untold, fmt.Sprintf("no probe was sent to %v", a)
+			return ev
+		}
 	}
 	for _, p := range ev.Probes {
 		rejected := false
@@ -152,6 +165,27 @@ func Join(ev spec.Event, verdicts []spec.Verdict) spec.Event {
 		}
 	}
 	return ev
+}
+
+// mustProbe lists the addresses without which a check cannot have been made.
+func mustProbe(c spec.Check) []netip.Addr {
+	var probes spec.Probes
+	if c.Probes != nil {
+		probes = *c.Probes
+	}
+	switch c.Kind() {
+	case "unlisted-host-blocked":
+		return []netip.Addr{probes.Unlisted, probes.Resolver}
+	case "udp-closed":
+		return []netip.Addr{probes.Unlisted}
+	case "metadata-blocked":
+		return []netip.Addr{probes.Metadata}
+	case "dns-closed":
+		return []netip.Addr{c.Addr, probes.Resolver, probes.Metadata, dockerResolver}
+	case "gateway-closed", "host-port-undeclared-blocked", "peer-unreachable":
+		return []netip.Addr{c.Addr}
+	}
+	return nil
 }
 
 // dockerResolver is the engine's DNS forwarder. What is sent to its port 53

@@ -54,11 +54,46 @@ func TestJoin(t *testing.T) {
 			if tt.result != spec.OK {
 				ev.Detail = "before"
 			}
-			got := Join(ev, tt.verdicts)
+			got := Join(spec.Check{Name: "icmp-closed"}, ev, tt.verdicts)
 			if got.Result != tt.want || !strings.Contains(got.Detail, tt.detail) {
 				t.Errorf("%q %q, want %q %q", got.Result, got.Detail, tt.want, tt.detail)
 			}
 		})
+	}
+}
+
+// An answer that leaves out what an honest checker must have done proves
+// nothing, whoever wrote it.
+func TestJoinWantsTheProbes(t *testing.T) {
+	probes := spec.DefaultProbes()
+	gateway := netip.MustParseAddr("172.30.0.1")
+	for _, c := range []spec.Check{
+		{Name: "unlisted-host-blocked", Probes: &probes}, {Name: "udp-closed", Probes: &probes}, {Name: "metadata-blocked", Probes: &probes},
+		{Name: "dns-closed", Probes: &probes, Addr: gateway}, {Name: "gateway-closed", Addr: gateway},
+		{Name: "host-port-undeclared-blocked", Addr: gateway}, {Name: "peer-unreachable:a", Addr: gateway},
+	} {
+		if got := Join(c, spec.Event{Check: c.Name, Result: spec.OK}, nil); got.Result != spec.Untold {
+			t.Errorf("%s without a probe: %v", c.Name, got)
+		}
+		elsewhere := spec.Probe{Proto: "tcp", Source: 61000, Addr: netip.MustParseAddr("10.9.9.9"), Port: 443}
+		refused := spec.Verdict{Proto: "tcp", Source: 61000, Addr: elsewhere.Addr, Port: 443, Outcome: spec.OutcomeRejected, Rule: "unlisted"}
+		if got := Join(c, spec.Event{Check: c.Name, Result: spec.OK, Probes: []spec.Probe{elsewhere}}, []spec.Verdict{refused}); got.Result != spec.Untold {
+			t.Errorf("%s with a probe of something else: %v", c.Name, got)
+		}
+	}
+}
+
+// Only the plan says what does not apply.
+func TestCompleteTakesNoExcuses(t *testing.T) {
+	checks := []spec.Check{{Name: "a"}, {Name: "b", Skip: "not here"}, {Name: "c"}, {Name: "d", Skip: "not here"}}
+	got := Complete("main", checks, []spec.Event{
+		{Version: 1, Check: "a", Result: spec.Skip, Detail: "please"}, {Version: 1, Check: "b", Result: spec.Skip, Detail: "not here"},
+		{Version: 1, Check: "c", Result: spec.Note}, {Version: 1, Check: "d", Result: spec.OK},
+	})
+	for i, want := range []spec.Result{spec.Untold, spec.Skip, spec.Untold, spec.Untold} {
+		if got.Events[i].Result != want {
+			t.Errorf("%s is %q, want %q", checks[i].Name, got.Events[i].Result, want)
+		}
 	}
 }
 

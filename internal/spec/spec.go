@@ -36,6 +36,9 @@ const (
 	GuestDir = "/opt/corral"
 	// HandoverEnv is the environment variable that carries a Handover document.
 	HandoverEnv = "CORRAL_SPEC"
+	// InitEnv tells the init of a service to signal process groups; handover
+	// removes it as well.
+	InitEnv = "TINI_KILL_PROCESS_GROUP"
 	// ReadyLine is the last line a gate prints at bring-up.
 	ReadyLine = "corral-gate: ready"
 	// ProbeDomain is what corral's own checks look up names below, to see them

@@ -67,7 +67,7 @@ func noDockerSocket(_ context.Context, c spec.Check, e *env) finding {
 }
 
 // noCredentialDir: NAME (after the colon) is neither in $HOME nor in the
-// host's home, which Path names. What the agent itself made in the container's
+// host's home, which Paths name. What the agent itself made in the container's
 // own layer holds nothing of anybody's.
 func noCredentialDir(_ context.Context, c spec.Check, e *env) finding {
 	_, name, _ := strings.Cut(c.Name, ":")
@@ -77,10 +77,7 @@ func noCredentialDir(_ context.Context, c spec.Check, e *env) finding {
 	if !path.IsAbs(e.home) {
 		return untold("HOME is %q", e.home)
 	}
-	for _, home := range []string{e.home, c.Path} {
-		if home == "" {
-			continue
-		}
+	for _, home := range append([]string{e.home}, c.Paths...) {
 		p := path.Join(home, name)
 		switch fi, err := os.Lstat(e.path(p)); {
 		case err == nil && home == e.home && e.selfMade(p, fi):

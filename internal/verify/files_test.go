@@ -33,7 +33,7 @@ func TestNoDockerSocket(t *testing.T) {
 }
 
 func TestNoCredentialDir(t *testing.T) {
-	c := spec.Check{Name: "no-credential-dir:.config/gh", Path: "/home/u"}
+	c := spec.Check{Name: "no-credential-dir:.config/gh", Paths: []string{"/home/u"}}
 	want(t, tree(t, map[string]string{"/home/u/.config/x": ""}), c, spec.OK, "")
 	want(t, tree(t, map[string]string{"/home/u/.config/gh/hosts.yml": ""}), c, spec.Failed, "/home/u/.config/gh exists")
 	const mounted = "100 72 254:0 /gh /home/agent/.config/gh ro,relatime - ext4 /dev/vda rw\n"

@@ -47,7 +47,7 @@ func handover(ctx context.Context, args []string, e *env, stderr io.Writer) erro
 	if err != nil {
 		return err
 	}
-	if err := syscall.Exec(file, args, without(os.Environ(), spec.HandoverEnv)); err != nil {
+	if err := syscall.Exec(file, args, without(os.Environ(), spec.HandoverEnv, spec.InitEnv)); err != nil {
 		return unrunnable(args[0], err)
 	}
 	return nil
@@ -122,6 +122,9 @@ func unrunnable(name string, err error) error {
 	return &exit.Error{Status: notExecutable, Err: fmt.Errorf("%s: cannot be executed: %w", name, err)}
 }
 
-func without(environ []string, name string) []string {
-	return slices.DeleteFunc(environ, func(s string) bool { return strings.HasPrefix(s, name+"=") })
+func without(environ []string, names ...string) []string {
+	return slices.DeleteFunc(environ, func(s string) bool {
+		name, _, _ := strings.Cut(s, "=")
+		return slices.Contains(names, name)
+	})
 }

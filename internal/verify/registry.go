@@ -19,6 +19,7 @@ var kinds = map[string]check{
 	"mounts-only-declared": mountsOnlyDeclared,
 	"rw-writable":          rwWritable,
 	"ro-unwritable":        roUnwritable,
+	"policy-read-only":     roUnwritable,
 	"root-owned":           rootOwned,
 	"policy-inputs-absent": policyInputsAbsent,
 

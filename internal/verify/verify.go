@@ -19,6 +19,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/corral-sandbox/corral/internal/exit"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
@@ -79,6 +81,11 @@ func (e *env) path(p string) string { return filepath.Join(e.root, p) }
 // writes one spec.Event a line; the status is 1 if a check failed or could not
 // be told.
 func Main(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args []string) int {
+	// The agent runs as the same user: it may not read or write this process's
+	// memory, nor open what it holds open.
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return exit.Report(stderr, program, fmt.Errorf("not to be traced: %w", err))
+	}
 	return exit.Report(stderr, program, run(ctx, stdin, stdout, stderr, args))
 }
 

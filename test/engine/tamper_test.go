@@ -31,6 +31,7 @@ func TestTamper(t *testing.T) {
 		"rule deleted":             {"iptables", "-D", "OUTPUT", "1"},
 		"rule inserted":            {"iptables", "-I", "OUTPUT", "-d", lab.Canary.String(), "-j", "ACCEPT"},
 		"policy opened":            {"iptables", "-P", "FORWARD", "ACCEPT"},
+		"nat rule inserted":        {"iptables", "-t", "nat", "-I", "OUTPUT", "-p", "tcp", "--dport", "9999", "-j", "DNAT", "--to-destination", lab.Canary.String() + ":443"},
 		"IPv6 opened":              {"ip6tables", "-P", "OUTPUT", "ACCEPT"},
 	} {
 		t.Run(name, func(t *testing.T) {

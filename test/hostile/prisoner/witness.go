@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 )
 
@@ -42,13 +43,16 @@ func witness(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, room) != nil {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, room)
 	}
-	all := binary.NativeEndian.Uint16([]byte{0, unix.ETH_P_ALL})
-	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all}); err != nil {
-		return fmt.Errorf("bind: %w", err)
-	}
 	loopback := 0
 	if lo, err := net.InterfaceByName("lo"); err == nil {
 		loopback = lo.Index
+	}
+	if err := leavingOnly(fd, loopback); err != nil {
+		return fmt.Errorf("filter: %w", err)
+	}
+	all := binary.NativeEndian.Uint16([]byte{0, unix.ETH_P_ALL})
+	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all}); err != nil {
+		return fmt.Errorf("bind: %w", err)
 	}
 	// The end comes as a byte in a pipe, so that one wait covers both.
 	var end [2]int
@@ -89,6 +93,28 @@ func witness(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Proto, b.Proto), cmp.Compare(a.Port, b.Port))
 	})
 	return json.NewEncoder(stdout).Encode(s)
+}
+
+// leavingOnly keeps out of a socket's buffer what is not to be counted: scans
+// of loopback would fill it.
+func leavingOnly(fd, loopback int) error {
+	const outgoing = unix.PACKET_OUTGOING
+	program, err := bpf.Assemble([]bpf.Instruction{
+		bpf.LoadExtension{Num: bpf.ExtType},
+		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: outgoing, SkipTrue: 3},
+		bpf.LoadExtension{Num: bpf.ExtInterfaceIndex},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(loopback), SkipTrue: 1},
+		bpf.RetConstant{Val: 1 << 16},
+		bpf.RetConstant{Val: 0},
+	})
+	if err != nil {
+		return err
+	}
+	filter := make([]unix.SockFilter, len(program))
+	for i, ins := range program {
+		filter[i] = unix.SockFilter{Code: ins.Op, Jt: ins.Jt, Jf: ins.Jf, K: ins.K}
+	}
+	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]})
 }
 
 // drain takes what is waiting.

@@ -1,0 +1,89 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/network"
+)
+
+// settleWithin bounds what must be brought to an end once it has begun.
+const settleWithin = 30 * time.Second
+
+// request is a container to be made.
+type request struct {
+	name    string // empty: the engine's choice
+	config  *container.Config
+	host    *container.HostConfig
+	network *network.NetworkingConfig
+}
+
+// create makes a container whose label names this process. It is there when
+// create returns without an error, and not otherwise, whatever ctx and the
+// connection do meanwhile.
+func (e *Engine) create(ctx context.Context, r request) (string, error) {
+	if err := ctx.Err(); err != nil {
+		return "", context.Cause(ctx)
+	}
+	r.config.Labels[labelOwner] = owner(os.Getpid())
+	settled, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleWithin)
+	defer cancel()
+	made, err := e.api.ContainerCreate(settled, r.config, r.host, r.network, nil, r.name)
+	switch {
+	case err == nil && ctx.Err() == nil:
+		return made.ID, nil
+	case err == nil:
+		return "", errors.Join(context.Cause(ctx), e.remove(ctx, made.ID))
+	case r.name == "" || errdefs.IsConflict(err):
+		return "", err
+	}
+	// The engine may have made it and the answer was lost.
+	if got, lookErr := e.api.ContainerInspect(settled, r.name); lookErr == nil && got.Config.Labels[labelOwner] == r.config.Labels[labelOwner] {
+		err = errors.Join(err, e.remove(ctx, got.ID))
+	}
+	return "", err
+}
+
+// removeTries is how often a removal is tried: what is left costs a person time.
+const removeTries = 3
+
+// remove takes a container away by force, also when ctx has ended.
+func (e *Engine) remove(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleWithin)
+	defer cancel()
+	var err error
+	for range removeTries {
+		err = e.api.ContainerRemove(ctx, id, container.RemoveOptions{Force: true, RemoveVolumes: true})
+		switch {
+		case err == nil || errdefs.IsNotFound(err):
+			return nil
+		case strings.Contains(err.Error(), "already in progress"):
+			return e.gone(ctx, id, settleWithin)
+		}
+	}
+	return fmt.Errorf("container %.12s: %w", id, err)
+}
+
+// Remove takes a container away by force, also when ctx has ended.
+func (e *Engine) Remove(ctx context.Context, id string) error { return e.remove(ctx, id) }
+
+// State is the engine's word for how a container is, empty if there is none.
+// It is not known if the engine does not say.
+func (e *Engine) State(ctx context.Context, id string) (state string, known bool) {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	got, err := e.api.ContainerInspect(ctx, id)
+	switch {
+	case errdefs.IsNotFound(err):
+		return "", true
+	case err != nil:
+		return "", false
+	}
+	return got.State.Status, true
+}
