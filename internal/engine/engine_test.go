@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/corral-sandbox/corral/internal/plan"
 	"github.com/corral-sandbox/corral/internal/render"
+	"github.com/corral-sandbox/corral/internal/spec"
 )
 
 // R135: whatever differs of the corral network is named.
@@ -161,5 +164,139 @@ func TestFreeSkipsUsed(t *testing.T) {
 	a, err := n.Free(map[netip.Addr]bool{netip.MustParseAddr("172.30.0.2"): true})
 	if err != nil || a != netip.MustParseAddr("172.30.0.3") {
 		t.Errorf("%v, %v", a, err)
+	}
+}
+
+// An agent's exit status is told from everything else that may have ended its
+// docker command.
+func TestJudge(t *testing.T) {
+	docker := errors.New("exit status 1")
+	for _, c := range []struct {
+		name  string
+		state container.State
+		err   error
+		code  int
+		ok    bool
+	}{
+		{"ended", container.State{Status: container.StateExited, ExitCode: 7}, docker, 7, true},
+		{"ended well", container.State{Status: container.StateExited}, nil, 0, true},
+		{"never started", container.State{Status: container.StateCreated}, docker, 0, false},
+		{"never started, docker content", container.State{Status: container.StateCreated}, nil, 0, false},
+		{"still running", container.State{Status: container.StateRunning, Running: true}, docker, 0, false},
+		{"being removed", container.State{Status: container.StateRemoving}, nil, 0, false},
+		{"engine's error", container.State{Status: container.StateExited, ExitCode: 127, Error: "no such file"}, docker, 0, false},
+		{"nothing known", container.State{}, nil, 0, false},
+	} {
+		code, err := judge(&c.state, c.err)
+		if (err == nil) != c.ok || c.ok && code != c.code {
+			t.Errorf("%s: %d, %v", c.name, code, err)
+		}
+	}
+}
+
+// Only what nobody needs any more is a leftover.
+func TestLeftovers(t *testing.T) {
+	me, dead := owner(os.Getpid()), "another-boot 1 1"
+	gate := func(o string) Member { return Member{Role: RoleGate, Owner: o, Running: true} }
+	service := func(o, purpose string, running bool) Member {
+		return Member{Role: RoleService, Owner: o, Purpose: purpose, Running: running}
+	}
+	for _, c := range []struct {
+		name       string
+		members    []Member
+		left       bool
+		unattended bool
+	}{
+		{"nothing", nil, true, false},
+		{"a dead bring-up", []Member{gate(dead)}, true, false},
+		{"a living bring-up", []Member{gate(me)}, false, false},
+		{"a gate of nobody known", []Member{gate("")}, false, false},
+		{"an agent that is looked after", []Member{gate(me), service(me, PurposeRun, true)}, false, false},
+		{"an agent on its own", []Member{gate(dead), service(dead, PurposeRun, true)}, false, true},
+		{"an agent that ended on its own", []Member{gate(dead), service(dead, PurposeRun, false)}, true, false},
+		{"a dead verify", []Member{gate(dead), service(dead, PurposeVerify, true)}, true, false},
+		{"a living verify", []Member{gate(me), service(me, PurposeVerify, true)}, false, false},
+	} {
+		err := leftovers(c.members)
+		var up *Running
+		if (err == nil) != c.left || errors.As(err, &up) && up.Unattended != c.unattended {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
+
+// R032: what is wrong with a service, in plain words.
+func TestHealth(t *testing.T) {
+	me := owner(os.Getpid())
+	service := Member{Service: "main", Running: true, State: "running", Instance: "i", Owner: me}
+	gate := Member{Running: true}
+	well := spec.GateStatus{State: spec.GateReady, Instance: "i", Applied: "d", ReadBack: "d"}
+	change := func(f func(*spec.GateStatus)) *spec.GateStatus { s := well; f(&s); return &s }
+	ended, alone := service, service
+	ended.Running, ended.State = false, "exited"
+	alone.Owner = "another-boot 1 1"
+	for _, c := range []struct {
+		service, gate Member
+		status        *spec.GateStatus
+		want          string
+		ok            bool
+	}{
+		{service, gate, &well, "running", true},
+		{service, Member{}, nil, "no network (gate is gone)", false},
+		{service, gate, nil, "gate does not answer", false},
+		{ended, gate, &well, "exited", false},
+		{service, gate, change(func(s *spec.GateStatus) { s.Instance = "j" }), "no network (gate was replaced)", false},
+		{service, gate, change(func(s *spec.GateStatus) { s.State = spec.GateClosed }), "no network (gate is closed)", false},
+		{service, gate, change(func(s *spec.GateStatus) { s.ReadBack = "e" }), "the gate's rules are not what it wrote", false},
+		{alone, gate, &well, "running on, but the corral that looked after it is gone (corral down ends it)", false},
+	} {
+		if got := health(c.service, c.gate, c.status); got.State != c.want || got.OK != c.ok {
+			t.Errorf("%q, %v; want %q", got.State, got.OK, c.want)
+		}
+	}
+}
+
+func TestGateFailed(t *testing.T) {
+	said := "corral-gate: a.test (corral.yaml:4): no such name (NXDOMAIN)\nb.test (corral.yaml:5): no such name (NXDOMAIN)\n  hint: correct it\n"
+	var failed *GateFailed
+	if err := gateFailed(said, true); !errors.As(err, &failed) || len(failed.Reasons) != 2 || failed.Hint != "correct it" {
+		t.Errorf("%+v", err)
+	}
+	if err := gateFailed(said, false); errors.As(err, &failed) || !strings.Contains(err.Error(), "taken down") {
+		t.Errorf("%v", err)
+	}
+	if err := gateFailed("", true); !strings.Contains(err.Error(), "said nothing") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestParseStart(t *testing.T) {
+	rest := strings.Repeat("0 ", 18) + "4711 0 0"
+	for stat, want := range map[string]string{
+		"1 (init) S " + rest:          "4711",
+		"1 (a) b) c (d) S " + rest:    "4711",
+		"1 (sh) Z " + rest:            "",
+		"1 (sh) S 0 0":                "",
+		"":                            "",
+		"no parentheses at all 1 2 3": "",
+	} {
+		if got := parseStart(stat); got != want {
+			t.Errorf("%q: %q, want %q", stat, got, want)
+		}
+	}
+}
+
+// What a question does not answer in time is not waited for.
+func TestWithin(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	hold, let := make(chan struct{}), make(chan int, 1)
+	go cancel()
+	_, err := within(ctx, func() (int, error) { <-hold; return 42, nil }, func(n int) { let <- n })
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+	close(hold)
+	if n := <-let; n != 42 {
+		t.Errorf("what came too late was not let go: %d", n)
 	}
 }

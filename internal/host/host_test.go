@@ -3,7 +3,9 @@ package host
 import (
 	"fmt"
 	"os"
+	"os/user"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -48,5 +50,23 @@ func TestGuestsNotStatic(t *testing.T) {
 	_, err := guestsAt(dir)
 	if err == nil || !strings.Contains(err.Error(), "static") {
 		t.Fatalf("a script as guest binary: got %v", err)
+	}
+}
+
+// HOME is a claim; what the machine's own records say counts as well.
+func TestHomes(t *testing.T) {
+	t.Setenv("HOME", "/somewhere/else/")
+	me, err := user.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := Homes(uint32(os.Getuid())); !slices.Contains(got, "/somewhere/else") || !slices.Contains(got, filepath.Clean(me.HomeDir)) {
+		t.Errorf("homes %v", got)
+	}
+	for _, home := range []string{"", "relative"} {
+		t.Setenv("HOME", home)
+		if got := Homes(4000000000); len(got) != 1 || !filepath.IsAbs(got[0]) {
+			t.Errorf("HOME %q: homes %v", home, got)
+		}
 	}
 }

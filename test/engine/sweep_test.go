@@ -1,0 +1,135 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+)
+
+// failure is what a proxy before the engine does to one call.
+type failure int
+
+const (
+	refuse failure = iota // the engine never hears of it
+	cut                   // the engine does it, and the answer is lost
+)
+
+// proxy stands before the engine and fails its nth call.
+type proxy struct {
+	calls atomic.Int64
+	nth   int64
+	how   failure
+	next  http.Handler
+}
+
+func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if p.calls.Add(1) != p.nth {
+		p.next.ServeHTTP(w, r)
+		return
+	}
+	if p.how == refuse {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusInternalServerError)
+		fmt.Fprintf(w, `{"message":"call %d is refused"}`, p.nth)
+		return
+	}
+	p.next.ServeHTTP(&discarding{}, r)
+	panic(http.ErrAbortHandler)
+}
+
+// discarding lets a call be made and its answer go.
+type discarding struct{ header http.Header }
+
+func (d *discarding) Header() http.Header {
+	if d.header == nil {
+		d.header = http.Header{}
+	}
+	return d.header
+}
+func (d *discarding) Write(b []byte) (int, error) { return len(b), nil }
+func (d *discarding) WriteHeader(int)             {}
+
+// before puts a proxy in front of the engine and returns its address.
+func before(t *testing.T, dir string, nth int, how failure) (*proxy, string) {
+	t.Helper()
+	socket := filepath.Join(dir, fmt.Sprintf("%d-%d.sock", nth, how))
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(socket, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	engine := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: "engine"})
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", "/var/run/docker.sock")
+	}}
+	engine.Transport, engine.FlushInterval = transport, -1
+	engine.ErrorLog = log.New(io.Discard, "", 0)
+	p := &proxy{nth: int64(nth), how: how, next: engine}
+	server := &http.Server{Handler: p, ErrorLog: engine.ErrorLog}
+	go server.Serve(l)
+	t.Cleanup(func() {
+		server.Close()
+		transport.CloseIdleConnections()
+	})
+	return p, "unix://" + socket
+}
+
+// Whichever call of a run the engine fails, the failure is told, no agent runs
+// that was not asked for, what is left goes by one command, and the next run
+// works.
+func TestEngineSweep(t *testing.T) {
+	s := project(t, nothing)
+	if r := s.sh("true"); r.code != 0 { // images and volume are there
+		t.Fatal(r)
+	}
+	dir, err := os.MkdirTemp("", "corral-sweep-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	env := s.env
+	for how, name := range []string{"refused", "answer lost"} {
+		for n := 1; ; n++ {
+			p, address := before(t, dir, n, failure(how))
+			s.env = append(env[:len(env):len(env)], "DOCKER_HOST="+address)
+			r := s.corral("run", "--", "echo", "ran")
+			s.env = env
+			if p.calls.Load() < int64(n) {
+				t.Logf("%s: %d calls", name, p.calls.Load())
+				break
+			}
+			switch {
+			case r.code == 0 && r.out != "ran\n":
+				t.Errorf("call %d %s: success, but the agent did not run: %v", n, name, r)
+			case r.code != 0 && r.code != 1:
+				t.Errorf("call %d %s: %v", n, name, r)
+			case r.code == 1 && strings.TrimSpace(r.err) == "":
+				t.Errorf("call %d %s: a failure without a word", n, name)
+			}
+			if down := s.corral("down"); down.code != 0 {
+				t.Errorf("after call %d %s: corral down: %v", n, name, down)
+			}
+			if left := s.containers(); len(left) > 0 {
+				t.Errorf("after call %d %s and corral down: left %v", n, name, left)
+			}
+		}
+		if r := s.sh("echo well"); r.code != 0 || r.out != "well\n" {
+			t.Errorf("the run after the sweep: %v", r)
+		}
+	}
+}
