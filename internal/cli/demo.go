@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"github.com/corral-sandbox/corral/internal/engine"
 	"github.com/corral-sandbox/corral/internal/exit"
@@ -298,7 +299,8 @@ func (a *app) watch(ctx context.Context, stream *engine.Stream) (tally, error) {
 			t.escaped++
 			word = a.bad("ESCAPED")
 		}
-		fmt.Fprintf(a.out, "    %s  %-24s %s\n", word, printable.Escape(got.Name), printable.Escape(got.Detail))
+		shown := fmt.Sprintf("%-24s %s", printable.Escape(got.Name), printable.Escape(got.Detail))
+		fmt.Fprintf(a.out, "    %s  %s\n", word, cut(shown, a.columns()-len("    blocked  ")))
 	}
 }
 
@@ -339,7 +341,7 @@ func (a *app) showDenied(s spec.GateStatus) {
 		if list == "0" { // no ports in this protocol
 			list = ""
 		}
-		fmt.Fprintf(a.out, "  %-6s %-16v %s\n", k.proto, k.addr, list)
+		fmt.Fprintln(a.out, cut(strings.TrimRight(fmt.Sprintf("  %-6s %-16v %s", k.proto, k.addr, list), " "), a.columns()))
 	}
 }
 
@@ -347,6 +349,16 @@ func (a *app) heading(s string) { fmt.Fprintf(a.out, "\n%s\n", a.paint("1", s)) 
 
 func (a *app) good(s string) string { return a.paint("32", s) }
 func (a *app) bad(s string) string  { return a.paint("31;1", s) }
+
+// columns is the width of the person's terminal; plenty without one.
+func (a *app) columns() int {
+	if f, ok := a.out.(*os.File); ok {
+		if width, _, err := term.GetSize(int(f.Fd())); err == nil && width > 0 {
+			return width
+		}
+	}
+	return 1000
+}
 
 // colour says whether the person's terminal wants colours; see no-color.org.
 func (a *app) colour() bool {

@@ -102,14 +102,14 @@ func gateRows(g spec.GateStatus) [][]string {
 		if !pin.AnyPort {
 			ports = "port " + strings.Trim(fmt.Sprint(pin.Ports), "[]")
 		}
-		rows = append(rows, []string{"allowed", cut(pin.Domain), cut(strings.Trim(fmt.Sprint(pin.Addrs), "[]")), ports})
+		rows = append(rows, []string{"allowed", cell(pin.Domain), cell(strings.Trim(fmt.Sprint(pin.Addrs), "[]")), ports})
 	}
 	for _, u := range g.Unpinned {
-		rows = append(rows, []string{"closed", cut(u.Domain), cut(u.Reason)})
+		rows = append(rows, []string{"closed", cell(u.Domain), cell(u.Reason)})
 	}
 	var denied [][]string
 	for _, n := range g.RefusedNames {
-		denied = append(denied, []string{"denied", cut(n.Name), "lookup", fmt.Sprintf("%d times", n.Count)})
+		denied = append(denied, []string{"denied", cell(n.Name), "lookup", fmt.Sprintf("%d times", n.Count)})
 	}
 	for _, d := range g.Denied {
 		denied = append(denied, []string{"denied", d.Addr.String(), fmt.Sprintf("%s %d", d.Proto, d.Port), fmt.Sprintf("%d times", d.Count)})
@@ -120,11 +120,13 @@ func gateRows(g spec.GateStatus) [][]string {
 	return append(rows, denied...)
 }
 
-// cut makes a string fit for a table.
-func cut(s string) string {
-	s = printable.Escape(s)
-	if r := []rune(s); len(r) > mostWidth {
-		s = string(r[:mostWidth-1]) + "…"
+// cell makes a string fit for a table.
+func cell(s string) string { return cut(printable.Escape(s), mostWidth) }
+
+// cut is s, or as much of it as fits into n columns.
+func cut(s string, n int) string {
+	if r := []rune(s); len(r) > n && n > 0 {
+		return string(r[:n-1]) + "…"
 	}
 	return s
 }
