@@ -169,6 +169,7 @@ func (r result) String() string {
 func (s *sandbox) cmd(args ...string) *exec.Cmd {
 	c := exec.Command(filepath.Join(s.bin, "corral"), args...)
 	c.Dir, c.Env = s.dir, s.env
+	c.WaitDelay = 10 * time.Second // a docker command of its own may outlive it
 	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: ownerUID, Gid: ownerGID, Groups: dockerGroups()}}
 	return c
 }

@@ -43,21 +43,16 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, `{"message":"call %d is refused"}`, p.nth)
 		return
 	}
-	p.next.ServeHTTP(&discarding{}, r)
+	p.next.ServeHTTP(lost{}, r)
 	panic(http.ErrAbortHandler)
 }
 
-// discarding lets a call be made and its answer go.
-type discarding struct{ header http.Header }
+// lost lets a call be made, and breaks the connection when the answer comes.
+type lost struct{}
 
-func (d *discarding) Header() http.Header {
-	if d.header == nil {
-		d.header = http.Header{}
-	}
-	return d.header
-}
-func (d *discarding) Write(b []byte) (int, error) { return len(b), nil }
-func (d *discarding) WriteHeader(int)             {}
+func (lost) Header() http.Header         { return http.Header{} }
+func (lost) Write(b []byte) (int, error) { panic(http.ErrAbortHandler) }
+func (lost) WriteHeader(int)             { panic(http.ErrAbortHandler) }
 
 // before puts a proxy in front of the engine and returns its address.
 func before(t *testing.T, dir string, nth int, how failure) (*proxy, string) {
