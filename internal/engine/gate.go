@@ -134,7 +134,7 @@ func (e *Engine) createGate(ctx context.Context, image string, guests host.Guest
 		if err == nil {
 			break
 		}
-		if left := e.remove(ctx, g.ID); left != nil || filled {
+		if left := e.remove(ctx, g.ID); left != nil || filled || !errors.As(err, new(*otherFiles)) {
 			return nil, errors.Join(err, left)
 		}
 		if err := e.fillGuests(ctx, image, g.Guests); err != nil {

@@ -82,8 +82,16 @@ func (e *Engine) pruneGuests(ctx context.Context, keep string) {
 	}
 }
 
+// otherFiles is an archive that is not what was built.
+type otherFiles struct{ what string }
+
+func (e *otherFiles) Error() string {
+	return "the guest binaries inside are not what was built: " + e.what
+}
+
 // sameFiles compares an archive with a tree: the same files, byte for byte,
-// root's, writable by nobody else.
+// root's, writable by nobody else. What differs is otherFiles; any other error
+// is the archive's.
 func sameFiles(want render.Tree, archive io.Reader) error {
 	seen := 0
 	for r := tar.NewReader(archive); ; {
@@ -95,7 +103,7 @@ func sameFiles(want render.Tree, archive io.Reader) error {
 			return err
 		}
 		if h.Uid != 0 || h.Gid != 0 || h.Mode&0o022 != 0 {
-			return fmt.Errorf("%s belongs to %d:%d with mode %o", h.Name, h.Uid, h.Gid, h.Mode)
+			return &otherFiles{fmt.Sprintf("%s belongs to %d:%d with mode %o", h.Name, h.Uid, h.Gid, h.Mode)}
 		}
 		if h.Typeflag == tar.TypeDir {
 			continue
@@ -106,12 +114,12 @@ func sameFiles(want render.Tree, archive io.Reader) error {
 		}
 		file, ok := want[strings.TrimPrefix(h.Name, "./")]
 		if h.Typeflag != tar.TypeReg || !ok || !bytes.Equal(b, file) {
-			return fmt.Errorf("%s is not what was built", h.Name)
+			return &otherFiles{h.Name}
 		}
 		seen++
 	}
 	if seen != len(want) {
-		return fmt.Errorf("%d files arrived, not %d", seen, len(want))
+		return &otherFiles{fmt.Sprintf("%d files, not %d", seen, len(want))}
 	}
 	return nil
 }
