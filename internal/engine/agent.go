@@ -62,15 +62,13 @@ func (e *Engine) CreateService(ctx context.Context, g *Gate, s plan.Service, ter
 			AttachStdout: true,
 			AttachStderr: true,
 		},
+		options: []string{"seccomp=" + seccomp.String()},
 		host: &container.HostConfig{
 			NetworkMode: container.NetworkMode("container:" + g.ID),
-			CapDrop:     []string{"ALL"},
-			SecurityOpt: []string{"no-new-privileges", "seccomp=" + seccomp.String()},
 			IpcMode:     "private",
 			Init:        &init,
 			Tmpfs:       map[string]string{"/tmp": "rw,exec,nosuid,nodev,mode=1777"},
 			Mounts:      binds(g, s),
-			LogConfig:   logging(),
 			Resources:   container.Resources{PidsLimit: &s.Pids},
 		},
 	})

@@ -22,9 +22,11 @@ type request struct {
 	config  *container.Config
 	host    *container.HostConfig
 	network *network.NetworkingConfig
+	options []string // security options beside no-new-privileges
 }
 
-// create makes a container whose label names this process. It is there when
+// create makes a container, with no capability but those that are added, no way
+// to more, bounded logs, and a label that names this process. It is there when
 // create returns without an error, and not otherwise, whatever ctx and the
 // connection do meanwhile.
 func (e *Engine) create(ctx context.Context, r request) (string, error) {
@@ -32,6 +34,9 @@ func (e *Engine) create(ctx context.Context, r request) (string, error) {
 		return "", context.Cause(ctx)
 	}
 	r.config.Labels[labelOwner] = owner(os.Getpid())
+	r.host.CapDrop = []string{"ALL"}
+	r.host.SecurityOpt = append([]string{"no-new-privileges"}, r.options...)
+	r.host.LogConfig = logging()
 	settled, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleWithin)
 	defer cancel()
 	made, err := e.api.ContainerCreate(settled, r.config, r.host, r.network, nil, r.name)
@@ -48,6 +53,11 @@ func (e *Engine) create(ctx context.Context, r request) (string, error) {
 		err = errors.Join(err, e.remove(ctx, got.ID))
 	}
 	return "", err
+}
+
+// logging bounds what a container can write to the host's disk.
+func logging() container.LogConfig {
+	return container.LogConfig{Type: "json-file", Config: map[string]string{"max-size": "10m", "max-file": "3"}}
 }
 
 // removeTries is how often a removal is tried: what is left costs a person time.

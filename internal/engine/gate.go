@@ -163,9 +163,7 @@ func (e *Engine) gateRequest(g *Gate, net plan.Network, address netip.Addr) requ
 		},
 		host: &container.HostConfig{
 			NetworkMode: container.NetworkMode(net.Name),
-			CapDrop:     []string{"ALL"},
 			CapAdd:      gateCapabilities,
-			SecurityOpt: []string{"no-new-privileges"},
 			Tmpfs:       map[string]string{"/run": "rw,nosuid,nodev,noexec,size=1m,mode=0755"},
 			Mounts: []mount.Mount{{Type: mount.TypeVolume, Source: g.Guests, Target: guestMount, ReadOnly: true,
 				VolumeOptions: &mount.VolumeOptions{NoCopy: true}}},
@@ -173,7 +171,6 @@ func (e *Engine) gateRequest(g *Gate, net plan.Network, address netip.Addr) requ
 			// The engine's own resolver, which nobody may ask, would have nobody to ask
 			// but the gate.
 			DNS:            []string{"127.0.0.1"},
-			LogConfig:      logging(),
 			Resources:      container.Resources{PidsLimit: &limit},
 			ReadonlyRootfs: false, // the engine would make /etc/hosts and /etc/resolv.conf read-only with it
 		},
@@ -249,11 +246,6 @@ func sysctls() map[string]string {
 		"net.ipv6.conf.all.disable_ipv6":     "1",
 		"net.ipv6.conf.default.disable_ipv6": "1",
 	}
-}
-
-// logging bounds what a container can write to the host's disk.
-func logging() container.LogConfig {
-	return container.LogConfig{Type: "json-file", Config: map[string]string{"max-size": "10m", "max-file": "3"}}
 }
 
 func containerName(sandbox, service string) string { return "corral-" + sandbox + "-" + service }

@@ -168,10 +168,7 @@ func (e *Engine) StartTool(ctx context.Context, t Tool) (id string, s *Stream, e
 		},
 		host: &container.HostConfig{
 			NetworkMode: container.NetworkMode(t.Network),
-			CapDrop:     []string{"ALL"},
 			CapAdd:      t.Capabilities,
-			SecurityOpt: []string{"no-new-privileges"},
-			LogConfig:   logging(),
 			Mounts:      []mount.Mount{{Type: mount.TypeBind, Source: t.Bind, Target: t.Bind, ReadOnly: true}},
 		},
 	})
