@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/corral-sandbox/corral/internal/command"
+	"github.com/corral-sandbox/corral/internal/spec"
 	"github.com/corral-sandbox/corral/test/lab"
 )
 
@@ -73,6 +74,7 @@ func TestGateRestarted(t *testing.T) {
 	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
 	s.abandoned("echo up; exec sleep infinity", "up") // nobody clears up behind it
 	docker(t, "restart", s.gate())
+	run(t, "sh", "-c", "until [ $(docker logs "+s.gate()+" 2>&1 | grep -c '"+spec.ReadyLine+"') = 2 ]; do :; done")
 	if r := s.corral("status"); r.code != 1 || !strings.Contains(r.out, "main: no network (gate was replaced)") {
 		t.Errorf("status: %v", r)
 	}
