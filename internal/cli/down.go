@@ -12,7 +12,10 @@ func (a *app) down() *cobra.Command {
 	return &cobra.Command{
 		Use:   "down",
 		Short: "End this project's sandbox",
-		Args:  noArgs,
+		Long: `Ends the agent, whatever it is doing, and removes its containers. A corral run
+that looks after it says that the sandbox was taken down, and exits with 1. The
+project's image stays, for the next run.`,
+		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.with(c.Context(), func(p *project, e *engine.Engine) error {
 				members, err := e.Members(c.Context(), p.policy.File)

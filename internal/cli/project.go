@@ -102,6 +102,9 @@ func (a *app) find() (file, dir string, err error) {
 	}
 	file = a.policy
 	if file == "" {
+		if a.project != "" {
+			wd = a.project
+		}
 		file, err = policy.Find(wd, host.Homes(uint32(os.Getuid()))...)
 		if err != nil {
 			return "", "", exit.Invalidf("write one (see the README), or name it with --policy", "%w", err)

@@ -96,8 +96,8 @@ func (a *app) denied(ctx context.Context, e *engine.Engine, g *engine.Gate) stri
 		return ""
 	}
 	switch state, known := e.State(ctx, g.ID); {
-	case known && state == "":
-		return "the sandbox was taken down during the run"
+	case known && (state == "" || state == "removing"):
+		return "" // Attach says so
 	case known && state != "running":
 		return "the gate ended during the run: the agent was without a network"
 	}

@@ -104,20 +104,30 @@ func gateRows(g spec.GateStatus) [][]string {
 		}
 		rows = append(rows, []string{"allowed", cell(pin.Domain), cell(strings.Trim(fmt.Sprint(pin.Addrs), "[]")), ports})
 	}
+	if len(g.Pins) == 0 {
+		rows = append(rows, []string{"allowed", "nothing"})
+	}
 	for _, u := range g.Unpinned {
 		rows = append(rows, []string{"closed", cell(u.Domain), cell(u.Reason)})
 	}
 	var denied [][]string
 	for _, n := range g.RefusedNames {
-		denied = append(denied, []string{"denied", cell(n.Name), "lookup", fmt.Sprintf("%d times", n.Count)})
+		denied = append(denied, []string{"denied", cell(n.Name), "lookup", count(n.Count)})
 	}
 	for _, d := range g.Denied {
-		denied = append(denied, []string{"denied", d.Addr.String(), fmt.Sprintf("%s %d", d.Proto, d.Port), fmt.Sprintf("%d times", d.Count)})
+		denied = append(denied, []string{"denied", d.Addr.String(), fmt.Sprintf("%s %d", d.Proto, d.Port), count(d.Count)})
 	}
 	if more := len(denied) - mostRows; more > 0 {
 		denied = append(denied[:mostRows], []string{"denied", fmt.Sprintf("and %d more (--json has them)", more)})
 	}
 	return append(rows, denied...)
+}
+
+func count(n uint64) string {
+	if n == 1 {
+		return "once"
+	}
+	return fmt.Sprintf("%d times", n)
 }
 
 // cell makes a string fit for a table.

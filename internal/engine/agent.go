@@ -31,7 +31,7 @@ func (e *Engine) CreateService(ctx context.Context, g *Gate, s plan.Service, ter
 	}
 	status, err := e.GateStatus(ctx, g.ID)
 	if err != nil {
-		return "", err
+		return "", e.unlessTakenDown(ctx, g.ID, err)
 	}
 	if status.State != spec.GateReady {
 		return "", fmt.Errorf("the gate is %q, not ready", status.State)
@@ -73,7 +73,7 @@ func (e *Engine) CreateService(ctx context.Context, g *Gate, s plan.Service, ter
 		},
 	})
 	if err != nil {
-		return "", fmt.Errorf("service %s: %w", s.Name, err)
+		return "", e.unlessTakenDown(ctx, g.ID, fmt.Errorf("service %s: %w", s.Name, err))
 	}
 	return id, nil
 }

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/docker/docker/api/types/container"
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
@@ -108,6 +109,9 @@ func (e *Engine) outcome(ctx context.Context, id string, docker error) (int, err
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerWithin)
 	defer cancel()
 	got, err := e.api.ContainerInspect(ctx, id)
+	if errdefs.IsNotFound(err) {
+		return -1, ErrTakenDown
+	}
 	if err != nil {
 		return -1, fmt.Errorf("service: %w", err)
 	}
@@ -119,7 +123,9 @@ func (e *Engine) outcome(ctx context.Context, id string, docker error) (int, err
 func judge(s *container.State, docker error) (int, error) {
 	switch {
 	case s.Running:
-		return -1, errors.New("its input or output went away while the service was running: it is ended")
+		return -1, errors.New("nobody takes the agent's output any more: it was ended")
+	case s.Status == container.StateRemoving || s.Status == container.StateDead:
+		return -1, ErrTakenDown
 	case s.Status != container.StateExited:
 		return -1, errors.Join(errors.New("the service did not start"), docker)
 	case s.Error != "":

@@ -97,3 +97,15 @@ func (e *Engine) State(ctx context.Context, id string) (state string, known bool
 	}
 	return got.State.Status, true
 }
+
+// ErrTakenDown is a sandbox that somebody else ended, as corral down does.
+var ErrTakenDown = errors.New("the sandbox was taken down")
+
+// unlessTakenDown is err, or the plainer truth that a container is gone.
+func (e *Engine) unlessTakenDown(ctx context.Context, id string, err error) error {
+	switch state, known := e.State(context.WithoutCancel(ctx), id); {
+	case known && (state == "" || state == container.StateRemoving || state == container.StateDead):
+		return ErrTakenDown
+	}
+	return err
+}

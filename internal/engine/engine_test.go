@@ -183,7 +183,7 @@ func TestJudge(t *testing.T) {
 		{"never started", container.State{Status: container.StateCreated}, docker, 0, false},
 		{"never started, docker content", container.State{Status: container.StateCreated}, nil, 0, false},
 		{"still running", container.State{Status: container.StateRunning, Running: true}, docker, 0, false},
-		{"being removed", container.State{Status: container.StateRemoving}, nil, 0, false},
+		{"being removed", container.State{Status: container.StateRemoving, ExitCode: 137}, docker, 0, false},
 		{"engine's error", container.State{Status: container.StateExited, ExitCode: 127, Error: "no such file"}, docker, 0, false},
 		{"nothing known", container.State{}, nil, 0, false},
 	} {
@@ -259,13 +259,10 @@ func TestHealth(t *testing.T) {
 func TestGateFailed(t *testing.T) {
 	said := "corral-gate: a.test (corral.yaml:4): no such name (NXDOMAIN)\nb.test (corral.yaml:5): no such name (NXDOMAIN)\n  hint: correct it\n"
 	var failed *GateFailed
-	if err := gateFailed(said, true); !errors.As(err, &failed) || len(failed.Reasons) != 2 || failed.Hint != "correct it" {
+	if err := gateFailed(said); !errors.As(err, &failed) || len(failed.Reasons) != 2 || failed.Hint != "correct it" {
 		t.Errorf("%+v", err)
 	}
-	if err := gateFailed(said, false); errors.As(err, &failed) || !strings.Contains(err.Error(), "taken down") {
-		t.Errorf("%v", err)
-	}
-	if err := gateFailed("", true); !strings.Contains(err.Error(), "said nothing") {
+	if err := gateFailed(""); !strings.Contains(err.Error(), "said nothing") {
 		t.Errorf("%v", err)
 	}
 }

@@ -143,7 +143,8 @@ func (e *Engine) createGate(ctx context.Context, image string, guests host.Guest
 	}
 	told := render.Tree{"etc/corral/gate.json": tree[render.GateSpec(p.Gates[0].Name)]}
 	if err := e.api.CopyToContainer(ctx, g.ID, "/", told.Tar(), container.CopyToContainerOptions{}); err != nil {
-		return nil, errors.Join(fmt.Errorf("gate of %s: %w", p.ID, err), e.remove(ctx, g.ID))
+		err = e.unlessTakenDown(ctx, g.ID, fmt.Errorf("gate of %s: %w", p.ID, err))
+		return nil, errors.Join(err, e.remove(ctx, g.ID))
 	}
 	return g, nil
 }
@@ -215,16 +216,12 @@ func (e *Engine) open(ctx context.Context, g *Gate) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
-	state, known := e.State(ctx, g.ID)
-	return gateFailed(stream.Errors(), state != "" || !known)
+	return e.unlessTakenDown(ctx, g.ID, gateFailed(stream.Errors()))
 }
 
 // gateFailed makes sense of what a gate said on standard error before it
 // ended: its reasons, one a line, and a hint.
-func gateFailed(said string, there bool) error {
-	if !there {
-		return errors.New("the gate was taken down while it started")
-	}
+func gateFailed(said string) error {
 	failed := &GateFailed{}
 	for line := range strings.Lines(said) {
 		line = strings.TrimSpace(strings.TrimPrefix(line, "corral-gate: "))

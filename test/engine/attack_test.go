@@ -132,6 +132,45 @@ func TestUnattended(t *testing.T) {
 	}
 }
 
+// A run whose sandbox somebody takes down says just that, at whatever moment.
+func TestTakenDown(t *testing.T) {
+	s := project(t, nothing)
+	for _, script := range []string{"echo up; sleep 1000", "trap '' TERM; echo up; while :; do sleep 1; done"} {
+		c := s.cmd("run", "--", "sh", "-c", script)
+		var said strings.Builder
+		c.Stderr = &said
+		out, err := c.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		(&screen{f: out.(*os.File)}).await(t, "up")
+		if r := s.corral("down"); r.code != 0 {
+			t.Error(r)
+		}
+		if c.Wait(); c.ProcessState.ExitCode() != 1 || !strings.HasSuffix(said.String(), "corral: the sandbox was taken down\n") {
+			t.Errorf("%v: %q", c.ProcessState, said.String())
+		}
+	}
+	slow := slowed(t, nothing)
+	slow.env = append(slow.env, "CORRAL_GATE_FAILPOINT=after-read:sleep:100s")
+	c := slow.cmd("run", "--", "true")
+	var said strings.Builder
+	c.Stderr = &said
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "sh", "-c", "until docker logs "+slow.gate()+" 2>/dev/null | grep -q 'fail point'; do :; done")
+	if r := slow.corral("down"); r.code != 0 {
+		t.Error(r)
+	}
+	if c.Wait(); c.ProcessState.ExitCode() != 1 || !strings.HasSuffix(said.String(), "corral: the sandbox was taken down\n") {
+		t.Errorf("%v: %q", c.ProcessState, said.String())
+	}
+}
+
 // Whoever reads our output may leave: what was brought up still goes.
 func TestReaderLeaves(t *testing.T) {
 	s := project(t, nothing)
