@@ -107,7 +107,7 @@ func (a *app) report(err error) int {
 }
 
 func status(err error) int {
-	if errors.As(err, new(plan.ErrNoResolver)) {
+	if errors.As(err, new(plan.ErrNoResolver)) || errors.As(err, new(plan.ErrPolicyBelow)) {
 		return exit.Invalid
 	}
 	return exit.Failed
@@ -128,6 +128,8 @@ func hint(err error) string {
 		return failed.Hint
 	case errors.As(err, &running):
 		return "corral status says how it is, corral down ends it"
+	case errors.As(err, new(plan.ErrPolicyBelow)):
+		return "keep it at the top of the project, or outside of every mount"
 	case errors.As(err, new(plan.ErrNoResolver)):
 		return "set CORRAL_RESOLVERS to the address of a name server"
 	}

@@ -165,7 +165,7 @@ func (g *gate) startWorker(ctx context.Context) error {
 func (g *gate) tellWorker(ctx context.Context, serving bool) error {
 	p := g.spec.Probes
 	return g.worker.set(ctx, table{Instance: g.instance, Pins: tableOf(g.pins), Serving: serving,
-		Own: []netip.Addr{p.Unlisted, p.Resolver, p.Metadata, p.IPv6, dockerResolver.Addr()}})
+		Own: []netip.Addr{p.Unlisted, p.Resolver, dockerResolver.Addr()}})
 }
 
 func (g *gate) openResolver(ctx context.Context) error {

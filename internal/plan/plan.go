@@ -129,6 +129,10 @@ func Build(p *policy.Policy, prof *profile.Profile, h Host, address netip.Addr, 
 	if len(names) > 0 {
 		gate.Spec.Resolvers = h.Resolvers
 	}
+	bound, err := mounts(p)
+	if err != nil {
+		return nil, err
+	}
 	svc := Service{
 		Name:        main,
 		Gate:        main,
@@ -137,7 +141,7 @@ func Build(p *policy.Policy, prof *profile.Profile, h Host, address netip.Addr, 
 		Command:     command(p, prof, args),
 		Environment: environment(h, gate.Spec.Sandbox),
 		WorkDir:     p.Dir,
-		Mounts:      mounts(p),
+		Mounts:      bound,
 		Pids:        pids,
 		Dockerfile:  dockerfile,
 	}
@@ -214,20 +218,39 @@ func environment(h Host, sandbox string) map[string]string {
 	return env
 }
 
+// ErrPolicyBelow is a policy that an agent could replace by renaming a
+// directory that it may write.
+type ErrPolicyBelow struct{ File, Mount string }
+
+func (e ErrPolicyBelow) Error() string {
+	return fmt.Sprintf("the policy %s lies in a subdirectory of %s, which the agent may write: it could put another one in its place", e.File, e.Mount)
+}
+
 // mounts are the project directory, read-write in run mode, what the policy
 // lists, and over all of it the policy file itself, read-only: what the agent
 // writes there would be obeyed by the next start.
-func mounts(p *policy.Policy) []Mount {
+func mounts(p *policy.Policy) ([]Mount, error) {
 	var out []Mount
 	inside := false
 	for _, m := range append([]policy.Mount{p.Project}, p.Mounts...) {
-		if m.Path != "" {
-			out = append(out, Mount{Path: m.Path, ReadOnly: m.ReadOnly, Dev: m.Dev, Ino: m.Ino})
-			inside = inside || p.File == m.Path || strings.HasPrefix(p.File, m.Path+"/")
+		if m.Path == "" {
+			continue
+		}
+		out = append(out, mount(m))
+		switch {
+		case p.File == m.Path || !strings.HasPrefix(p.File, m.Path+"/"):
+		case !m.ReadOnly && filepath.Dir(p.File) != m.Path:
+			return nil, ErrPolicyBelow{p.File, m.Path}
+		default:
+			inside = true
 		}
 	}
 	if inside {
-		out = append(out, Mount{Path: p.File, ReadOnly: true})
+		out = append(out, mount(p.Self))
 	}
-	return out
+	return out, nil
+}
+
+func mount(m policy.Mount) Mount {
+	return Mount{Path: m.Path, ReadOnly: m.ReadOnly, Dev: m.Dev, Ino: m.Ino}
 }

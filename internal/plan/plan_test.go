@@ -67,6 +67,7 @@ func build(t *testing.T, src string, args ...string) (*Plan, error) {
 		t.Fatal(err)
 	}
 	p.File, p.Dir, p.Project = "/p/corral.yaml", "/p", policy.Mount{Path: "/p"}
+	p.Self = policy.Mount{Path: p.File, ReadOnly: true}
 	prof, err := profile.Load("shell")
 	if err != nil {
 		t.Fatal(err)
@@ -160,5 +161,43 @@ func TestJoinSkipsWhatIsNotPinned(t *testing.T) {
 	}
 	if checks[3].Gate != nil {
 		t.Error("the plan's own checks were changed")
+	}
+}
+
+// The policy is read-only inside wherever a mount shows it, and never where a
+// directory on the way to it could be renamed.
+func TestPolicyIsShielded(t *testing.T) {
+	prof, err := profile.Load("shell")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		file     string
+		project  string
+		mounts   []policy.Mount
+		shielded bool
+		refused  bool
+	}{
+		{"/p/corral.yaml", "/p", nil, true, false},
+		{"/elsewhere/corral.yaml", "/p", nil, false, false},
+		{"/p-2/corral.yaml", "/p", nil, false, false},
+		{"/p/conf/corral.yaml", "/p", nil, false, true},
+		{"/m/corral.yaml", "/p", []policy.Mount{{Path: "/m"}}, true, false},
+		{"/m/conf/corral.yaml", "/p", []policy.Mount{{Path: "/m"}}, false, true},
+		{"/m/conf/corral.yaml", "/p", []policy.Mount{{Path: "/m", ReadOnly: true}}, true, false},
+	} {
+		p := &policy.Policy{Name: "a", File: c.file, Self: policy.Mount{Path: c.file, ReadOnly: true}, Dir: c.project,
+			Project: policy.Mount{Path: c.project}, Mounts: c.mounts, Mode: policy.Run}
+		got, err := Build(p, prof, host(), netip.MustParseAddr("172.30.0.2"), nil)
+		if (err != nil) != c.refused {
+			t.Errorf("%s in %s: %v", c.file, c.project, err)
+		}
+		if err != nil {
+			continue
+		}
+		last := got.Services[0].Mounts[len(got.Services[0].Mounts)-1]
+		if (last == Mount{Path: c.file, ReadOnly: true}) != c.shielded {
+			t.Errorf("%s in %s: the last mount is %+v", c.file, c.project, last)
+		}
 	}
 }

@@ -82,14 +82,14 @@ func Load(path string, env Env) (*Policy, error) {
 		return nil, err
 	}
 	shown := shorten(abs)
-	src, file, err := read(abs, env)
+	src, self, err := read(abs, env)
 	if err != nil {
 		return nil, diag.List{{Pos: diag.Pos{File: shown}, Kind: kind, Message: plainly(err), Hint: hintOf(err)}}
 	}
 
 	d := newDecoder(shown, src)
 	p := d.policy(src)
-	p.File, p.Dir = file, filepath.Dir(file)
+	p.File, p.Dir, p.Self = self.Path, filepath.Dir(self.Path), self
 	if env.Project != "" {
 		if p.Dir, err = realPath(env.Project); err != nil {
 			return nil, fmt.Errorf("project directory: %w", err)
@@ -149,34 +149,34 @@ func hintOf(err error) string {
 // read returns the bytes of a policy and its real path, if nobody but the user
 // can have written it: a regular file of theirs in a directory of theirs,
 // neither writable by others. Under root, root's own count as well.
-func read(path string, env Env) (src []byte, file string, err error) {
+func read(path string, env Env) (src []byte, self Mount, err error) {
 	dir, err := filepath.EvalSymlinks(filepath.Dir(path))
 	if err != nil {
-		return nil, "", err
+		return nil, Mount{}, err
 	}
 	in, err := os.Open(dir)
 	if err != nil {
-		return nil, "", err
+		return nil, Mount{}, err
 	}
 	defer in.Close()
 	dirInfo, err := in.Stat()
 	if err != nil {
-		return nil, "", err
+		return nil, Mount{}, err
 	}
-	file = filepath.Join(dir, filepath.Base(path))
+	file := filepath.Join(dir, filepath.Base(path))
 	// No FIFO is waited for, no link followed, and what is judged is what is read.
 	fd, err := unix.Openat(int(in.Fd()), filepath.Base(path), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		if fi, e := os.Lstat(file); e == nil && !fi.Mode().IsRegular() {
-			return nil, "", fmt.Errorf("%s, not a regular file", describeMode(fi.Mode()))
+			return nil, Mount{}, fmt.Errorf("%s, not a regular file", describeMode(fi.Mode()))
 		}
-		return nil, "", err
+		return nil, Mount{}, err
 	}
 	f := os.NewFile(uintptr(fd), file)
 	defer f.Close()
 	fi, err := f.Stat()
 	if err != nil {
-		return nil, "", err
+		return nil, Mount{}, err
 	}
 
 	owners := []uint32{uint32(env.UID)}
@@ -186,19 +186,19 @@ func read(path string, env Env) (src []byte, file string, err error) {
 	if env.UID == 0 {
 		project, err := os.Stat(cmp.Or(env.Project, dir))
 		if err != nil {
-			return nil, "", err
+			return nil, Mount{}, err
 		}
 		owners = append(owners, stat(project).Uid)
 	}
 	if !fi.Mode().IsRegular() {
-		return nil, "", fmt.Errorf("%s, not a regular file", describeMode(fi.Mode()))
+		return nil, Mount{}, fmt.Errorf("%s, not a regular file", describeMode(fi.Mode()))
 	}
 	if err := trusted(file, stat(fi), stat(dirInfo), owners); err != nil {
-		return nil, "", err
+		return nil, Mount{}, err
 	}
 	// One byte more than is accepted, so that too much is seen as such.
 	src, err = io.ReadAll(io.LimitReader(f, maxBytes+1))
-	return src, file, err
+	return src, Mount{Path: file, Given: path, ReadOnly: true, Dev: stat(fi).Dev, Ino: stat(fi).Ino}, err
 }
 
 // trusted says why somebody else than the owners, the first of whom is the

@@ -16,6 +16,7 @@ const FileName = "corral.yaml"
 // Policy is one accepted corral.yaml.
 type Policy struct {
 	File string // real path of the policy file
+	Self Mount  // File as the read-only mount over itself that a sandbox gets
 	Dir  string // real path of the project directory
 	// Project is Dir as the mount that it is by itself in run mode; no part of
 	// Mounts, and the zero value in daemon mode.

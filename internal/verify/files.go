@@ -83,11 +83,26 @@ func noCredentialDir(_ context.Context, c spec.Check, e *env) finding {
 		case err == nil && home == e.home && e.selfMade(p, fi):
 		case err == nil:
 			return failed("%s exists", p)
-		case !absent(err):
+		case !absent(err), errors.Is(err, fs.ErrPermission) && e.hides(p):
 			return untold("%v", err)
 		}
 	}
 	return ok()
+}
+
+// hides says whether a directory on the way to p is this user's: who owns it
+// can close it and open it again.
+func (e *env) hides(p string) bool {
+	for dir := path.Dir(p); dir != "/"; dir = path.Dir(dir) {
+		fi, err := os.Lstat(e.path(dir))
+		if err != nil {
+			continue
+		}
+		if st, known := fi.Sys().(*syscall.Stat_t); !known || int(st.Uid) == os.Getuid() {
+			return true
+		}
+	}
+	return false
 }
 
 // selfMade says whether a file is this user's and lies in no mount, so that

@@ -46,6 +46,18 @@ func TestNoCredentialDir(t *testing.T) {
 	want(t, e, c, spec.Untold, "HOME")
 }
 
+// Who owns a directory on the way can close it before a check and open it
+// afterwards: what cannot be seen there is not known to be absent.
+func TestHides(t *testing.T) {
+	e := tree(t, map[string]string{"/home/agent/.config/": ""})
+	if !e.hides("/home/agent/.ssh") {
+		t.Error("a directory of our own hides nothing")
+	}
+	if e.hides("/gone/.ssh") {
+		t.Error("a directory that is not there hides something")
+	}
+}
+
 func TestWritableLeavesNothing(t *testing.T) {
 	e := tree(t, map[string]string{"/dir/": "", "/file": ""})
 	want(t, e, spec.Check{Name: "rw-writable:/dir"}, spec.OK, "")

@@ -73,6 +73,7 @@ func through(t *testing.T, src []byte) map[string][]byte {
 	}
 	p.File, p.Dir = "/home/dev/project/corral.yaml", "/home/dev/project"
 	p.Project = policy.Mount{Path: p.Dir, Dev: 1, Ino: 2}
+	p.Self = policy.Mount{Path: p.File, ReadOnly: true, Dev: 1, Ino: 3}
 	if p.Name == "" {
 		p.Name = "project"
 	}
