@@ -94,7 +94,7 @@ func TestUnwelcomeWordsAreFound(t *testing.T) {
 			t.Errorf("%q is not found", line)
 		}
 	}
-	for _, line := range []string{"apt-get install docker.io", "~/work/main.go", "network/", "golang.org/x/sys", "api.example.org"} {
+	for _, line := range []string{"apt-get install docker.io", "~/framework/main.go", "network/", "golang.org/x/sys", "api.example.org"} {
 		for _, u := range unwelcome {
 			if u.word.MatchString(line) {
 				t.Errorf("%q counts as %s", line, u.what)

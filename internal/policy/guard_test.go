@@ -228,7 +228,7 @@ func TestEverythingAtOnce(t *testing.T) {
 func TestBindMounts(t *testing.T) {
 	testenv.Require(t, "netns")
 	m := newMachine(t)
-	for _, dir := range []string{"~/.ssh/sub", "~/work/in", "@/b/ssh", "@/b/home", "@/b/parent", "@/b/state", "@/holds/k", "@/holds/s p", "@/fine/w", "~/.local/share/corral"} {
+	for _, dir := range []string{"~/.ssh/sub", "~/code/in", "@/b/ssh", "@/b/home", "@/b/parent", "@/b/state", "@/holds/k", "@/holds/s p", "@/fine/w", "~/.local/share/corral"} {
 		m.dir(dir)
 	}
 	done := make(chan struct{})
@@ -253,13 +253,13 @@ func TestBindMounts(t *testing.T) {
 		bind("@/home", "@/b/parent")
 		bind("~/.local/share/corral", "@/b/state")
 		bind("~/.ssh", "@/holds/k")
-		bind("~/work", "@/fine/w")
+		bind("~/code", "@/fine/w")
 		for _, c := range []struct{ path, want string }{
 			{"@/b/ssh", "refusing to mount SSH keys (@/b/ssh)"},
 			{"@/b/ssh/sub", "refusing to mount @/b/ssh/sub: it lies in @/home/u/.ssh (SSH keys)"},
 			{"@/b/home", "refusing to mount your home directory (@/b/home)"},
 			{"@/b/home/.ssh", "refusing to mount SSH keys (@/b/home/.ssh)"},
-			{"@/b/home/work/in", ""},
+			{"@/b/home/code/in", ""},
 			{"@/b/parent", "refusing to mount @/b/parent: it holds @/home/u (your home directory)"},
 			{"@/b/state", "refusing to mount corral's own state and build directories (@/b/state)"},
 			{"@/holds", "refusing to mount @/holds: @/holds/k is mounted in it: SSH keys"},
