@@ -44,10 +44,7 @@ test: setup build
 
 #: every fuzz target for FUZZTIME (10s)
 fuzz:
-	@grep -ro --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . | sed 's/:func / /' | sort | while read -r file name; do \
-		echo "fuzz $$(dirname $$file) $$name $(FUZZTIME)"; \
-		go test -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) "./$$(dirname $$file)" || exit 1; \
-	done
+	FUZZTIME=$(FUZZTIME) test/fuzz
 
 #: the Go benchmarks of the tree
 bench: setup build

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/corral-sandbox/corral/internal/command"
 	"github.com/corral-sandbox/corral/test/lab"
@@ -136,17 +135,9 @@ func TestUnattended(t *testing.T) {
 func TestTakenDown(t *testing.T) {
 	s := project(t, nothing)
 	for _, script := range []string{"echo up; sleep 1000", "trap '' TERM; echo up; while :; do sleep 1; done"} {
-		c := s.cmd("run", "--", "sh", "-c", script)
 		var said strings.Builder
-		c.Stderr = &said
-		out, err := c.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := c.Start(); err != nil {
-			t.Fatal(err)
-		}
-		(&screen{f: out.(*os.File)}).await(t, "up")
+		c, shown := s.begin(&said, "run", "--", "sh", "-c", script)
+		shown.await(t, "up")
 		if r := s.corral("down"); r.code != 0 {
 			t.Error(r)
 		}
@@ -174,17 +165,9 @@ func TestTakenDown(t *testing.T) {
 // Whoever reads our output may leave: what was brought up still goes.
 func TestReaderLeaves(t *testing.T) {
 	s := project(t, nothing)
-	c := s.cmd("run", "--", "sh", "-c", "while echo line; do :; done")
-	out, err := c.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer time.AfterFunc(limit, func() { c.Process.Kill() }).Stop()
-	(&screen{f: out.(*os.File)}).await(t, "line")
-	out.Close()
+	c, shown := s.begin(nil, "run", "--", "sh", "-c", "while echo line; do :; done")
+	shown.await(t, "line")
+	shown.f.Close()
 	c.Wait()
 	if left := s.containers(); len(left) > 0 {
 		t.Errorf("left: %v", left)
@@ -195,17 +178,8 @@ func TestReaderLeaves(t *testing.T) {
 // and the child that it waits for.
 func TestSignalReachesChildren(t *testing.T) {
 	s := project(t, nothing)
-	c := s.cmd("run", "--", "sh", "-c", "echo up; sleep 1000; echo later")
-	out, err := c.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer time.AfterFunc(limit, func() { c.Process.Kill() }).Stop()
-	f := &screen{f: out.(*os.File)}
-	f.await(t, "up")
+	c, shown := s.begin(nil, "run", "--", "sh", "-c", "echo up; sleep 1000; echo later")
+	shown.await(t, "up")
 	if err := c.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}

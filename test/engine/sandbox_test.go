@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -204,6 +205,23 @@ func (s *sandbox) corralIn(stdin string, args ...string) result {
 		s.tb.Fatal(err)
 	}
 	return result{out.String(), errs.String(), c.ProcessState.ExitCode()}
+}
+
+// begin starts a command whose output is read as it comes.
+func (s *sandbox) begin(stderr io.Writer, args ...string) (*exec.Cmd, *screen) {
+	s.tb.Helper()
+	c := s.cmd(args...)
+	c.Stderr = stderr
+	out, err := c.StdoutPipe()
+	if err != nil {
+		s.tb.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		s.tb.Fatal(err)
+	}
+	timer := time.AfterFunc(limit, func() { c.Process.Kill() })
+	s.tb.Cleanup(func() { timer.Stop() })
+	return c, &screen{f: out.(*os.File)}
 }
 
 // sh runs a shell script as the agent.
