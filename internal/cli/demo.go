@@ -127,7 +127,10 @@ func (a *app) runDemo(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, e.End(ctx, g, id), e.RemoveImages(ctx, p.id())) }()
+	defer func() {
+		a.end(ctx, e, g, id)
+		err = errors.Join(err, e.RemoveImages(ctx, p.id()))
+	}()
 	witness, seen, err := e.StartTool(ctx, engine.Tool{
 		Purpose: engine.PurposeDemo, Image: image, Network: "container:" + g.ID, Capabilities: []string{"NET_RAW"}, Bind: dir,
 		Args: []string{filepath.Join(dir, prisoner), "witness"},

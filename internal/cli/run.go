@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -48,10 +47,7 @@ func (a *app) runAgent(ctx context.Context, p *project, e *engine.Engine, args [
 	}
 	code, err := e.Attach(ctx, id, t, a.in, a.out, a.err)
 	denied := a.denied(ctx, e, g)
-	// The agent's status stands, whatever becomes of its containers.
-	if left := e.End(ctx, g, id); left != nil {
-		fmt.Fprintf(a.err, "corral: not everything of %s was removed (corral down does it): %v\n", g.Plan.ID, left)
-	}
+	a.end(ctx, e, g, id) // the agent's status stands, whatever becomes of its containers
 	if err != nil {
 		return err
 	}
@@ -79,9 +75,17 @@ func (a *app) bring(ctx context.Context, e *engine.Engine, p *project, purpose s
 	}
 	id, err := e.CreateService(ctx, g, g.Plan.Services[0], t)
 	if err != nil {
-		return nil, "", errors.Join(err, e.End(ctx, g))
+		a.end(ctx, e, g)
+		return nil, "", err
 	}
 	return g, id, nil
+}
+
+// end takes a sandbox away, and says so if it could not.
+func (a *app) end(ctx context.Context, e *engine.Engine, g *engine.Gate, services ...string) {
+	if left := e.End(ctx, g, services...); left != nil {
+		fmt.Fprintf(a.err, "corral: not everything of %s was removed (corral down does it): %v\n", g.Plan.ID, left)
+	}
 }
 
 // denied says in one line what the agent asked for and did not get, or why

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -67,7 +66,7 @@ func (a *app) prove(ctx context.Context, e *engine.Engine, p *project) (proof *e
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, e.End(ctx, g, id)) }()
+	defer a.end(ctx, e, g, id)
 	stream, err := e.Start(ctx, id)
 	if err != nil {
 		return nil, err

@@ -33,8 +33,8 @@ func (e *Engine) CreateService(ctx context.Context, g *Gate, s plan.Service, ter
 	if err != nil {
 		return "", e.unlessTakenDown(ctx, g.ID, err)
 	}
-	if status.State != spec.GateReady {
-		return "", fmt.Errorf("the gate is %q, not ready", status.State)
+	if wrong := unsound(status); wrong != "" {
+		return "", errors.New(wrong)
 	}
 	handover, err := json.Marshal(spec.Handover{Version: spec.Version, Service: s.Name, Checks: plan.Join(s.Handover, status)})
 	if err != nil {

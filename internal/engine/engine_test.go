@@ -248,6 +248,8 @@ func TestHealth(t *testing.T) {
 		{service, gate, change(func(s *spec.GateStatus) { s.Instance = "j" }), "no network (gate was replaced)", false},
 		{service, gate, change(func(s *spec.GateStatus) { s.State = spec.GateClosed }), "no network (gate is closed)", false},
 		{service, gate, change(func(s *spec.GateStatus) { s.ReadBack = "e" }), "the gate's rules are not what it wrote", false},
+		{service, gate, change(func(s *spec.GateStatus) { s.Applied, s.ReadBack = "", "" }), "the gate's rules are not what it wrote", false},
+		{service, gate, &spec.GateStatus{Instance: "i"}, "no network (gate is closed)", false},
 		{alone, gate, &well, "running on, but the corral that looked after it is gone (corral down ends it)", false},
 	} {
 		if got := health(c.service, c.gate, c.status); got.State != c.want || got.OK != c.ok {

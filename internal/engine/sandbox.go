@@ -179,14 +179,24 @@ func health(service, gate Member, status *spec.GateStatus) Health {
 		h.State = service.State
 	case status.Instance != service.Instance:
 		h.State = "no network (gate was replaced)"
-	case status.State != spec.GateReady:
-		h.State = "no network (gate is closed)"
-	case status.Applied != status.ReadBack:
-		h.State = "the gate's rules are not what it wrote"
+	case unsound(*status) != "":
+		h.State = unsound(*status)
 	case service.Unattended():
 		h.State = "running on, but the corral that looked after it is gone (corral down ends it)"
 	default:
 		h.State, h.OK = "running", true
 	}
 	return h
+}
+
+// unsound says what is wrong with a gate by its own account, empty if nothing
+// is. Digests that are not there agree about nothing.
+func unsound(s spec.GateStatus) string {
+	switch {
+	case s.State != spec.GateReady:
+		return "no network (gate is closed)"
+	case s.Applied == "" || s.Applied != s.ReadBack:
+		return "the gate's rules are not what it wrote"
+	}
+	return ""
 }

@@ -27,6 +27,9 @@ func (e *Engine) Verify(ctx context.Context, gate, service string, s plan.Servic
 	if err != nil {
 		return nil, err
 	}
+	if wrong := unsound(status); wrong != "" {
+		return nil, errors.New(wrong)
+	}
 	peers, err := e.peers(ctx, gate)
 	if err != nil {
 		return nil, err

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/corral-sandbox/corral/internal/policy"
@@ -159,15 +158,6 @@ func Build(p *policy.Policy, prof *profile.Profile, h Host, address netip.Addr, 
 		Gates:      []Gate{gate},
 		Services:   []Service{svc},
 	}, nil
-}
-
-// Gate returns the gate that a service joins.
-func (p *Plan) Gate(name string) Gate {
-	i := slices.IndexFunc(p.Gates, func(g Gate) bool { return g.Name == name })
-	if i < 0 {
-		panic("plan: a service joins a gate that is not planned: " + name)
-	}
-	return p.Gates[i]
 }
 
 // grants merges the policy's names with the profile's own, which are soft and

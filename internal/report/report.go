@@ -145,6 +145,10 @@ func Join(c spec.Check, ev spec.Event, verdicts []spec.Verdict) spec.Event {
 			return ev
 		}
 	}
+	if c.Kind() == "port-not-listed-blocked" && !slices.ContainsFunc(ev.Probes, func(p spec.Probe) bool { return p.Port == c.Port }) {
+		ev.Result, ev.Detail = spec.Untold, fmt.Sprintf("no probe was sent to port %d", c.Port)
+		return ev
+	}
 	for _, p := range ev.Probes {
 		rejected := false
 		for _, v := range verdicts {

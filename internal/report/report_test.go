@@ -70,6 +70,7 @@ func TestJoinWantsTheProbes(t *testing.T) {
 	for _, c := range []spec.Check{
 		{Name: "unlisted-host-blocked", Probes: &probes}, {Name: "udp-closed", Probes: &probes}, {Name: "metadata-blocked", Probes: &probes},
 		{Name: "dns-closed", Probes: &probes, Addr: gateway}, {Name: "gateway-closed", Addr: gateway},
+		{Name: "port-not-listed-blocked:a.test", Host: "a.test", Port: 8445},
 		{Name: "host-port-undeclared-blocked", Addr: gateway}, {Name: "peer-unreachable:a", Addr: gateway},
 	} {
 		if got := Join(c, spec.Event{Check: c.Name, Result: spec.OK}, nil); got.Result != spec.Untold {
