@@ -22,13 +22,24 @@ type Policy struct {
 	// Mounts, and the zero value in daemon mode.
 	Project Mount
 
-	Profile string
-	Name    string
-	Mode    Mode
-	Mounts  []Mount // in the order written
-	Egress  Egress
-	Command []string // profile_options.shell.command
-	Digest  string   // "sha256:" and the hex digest of the very bytes read
+	Profile      string
+	Name         string
+	Mode         Mode
+	Mounts       []Mount // in the order written
+	Egress       Egress
+	HostServices []HostService
+	EnvFile      EnvFile // secrets.env_file
+	Image        Image
+	Resources    Resources
+	Git          Git
+	Background   []string
+	PreLaunch    []Line   // hooks.pre_launch
+	Command      []string // profile_options.shell.command
+	Digest       string   // "sha256:" and the hex digest of the very bytes read
+
+	// Origins is where a key was written, by its path like "image.base"; a key
+	// that the person left out is not in it. Entries of lists have their own.
+	Origins map[string]diag.Pos
 }
 
 // Mode is how the sandbox lives. The zero value is no mode.
@@ -56,6 +67,9 @@ type Mount struct {
 	ReadOnly bool
 	Pos      diag.Pos
 	Dev, Ino uint64 // of Path when it was checked
+	// Submounts are the mount points below Path: not every engine can make them
+	// read-only with it.
+	Submounts []string
 }
 
 // Egress is what may be reached.
@@ -73,7 +87,57 @@ type Rule struct {
 	AnyPort  bool
 	Liveness bool           // it must answer at bring-up
 	Private  []netip.Prefix // non-public space that it may resolve into
-	Pos      diag.Pos
+	Soft     bool           // the profile's own: warned about and kept closed if it does not resolve
+	Pos      diag.Pos       // of one of the profile's own, File alone: "profile NAME"
+}
+
+// HostService is a loopback port of the host, inside as corral-host:Port.
+type HostService struct {
+	Name string
+	Port uint16
+	Pos  diag.Pos
+}
+
+// EnvFile holds the secrets, whose values nothing here reads. The zero value is
+// none.
+type EnvFile struct {
+	Path  string // absolute, symlinks resolved
+	Given string
+	Pos   diag.Pos
+}
+
+// Image is what the service's image is built from.
+type Image struct {
+	Base     string // an image reference; DefaultBase if the policy names none
+	Packages []Line // Debian's names, each perhaps with =VERSION
+	Run      []Line // shell commands, as root, at build time
+}
+
+// DefaultBase is the image that services are built from.
+const DefaultBase = "debian:bookworm-slim"
+
+// Line is one string of a list.
+type Line struct {
+	Text string
+	Pos  diag.Pos
+}
+
+// Resources bound a service. A zero Memory or NanoCPUs is no bound.
+type Resources struct {
+	Memory   int64 // bytes
+	NanoCPUs int64 // thousand-millionths of a processor
+	Pids     int64 // DefaultPids if the policy names none
+}
+
+// DefaultPids bounds a service's processes: room for compilers, not for a fork
+// bomb.
+const DefaultPids = 2048
+
+// Git is how repositories at the top of writable mounts are shielded. The zero
+// value lets the agent commit and keeps it from what git executes.
+type Git struct {
+	ConfigWritable bool // git.config: writable
+	DirReadOnly    bool // git.dir: ro
 }
 
 // Domain is a DNS name in canonical form: lower case, A-labels, no trailing

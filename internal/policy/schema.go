@@ -32,9 +32,11 @@ func Parse(file string, src []byte) (*Policy, error) {
 // policy is what can be read of src; it is a policy only if d.errs stays empty.
 func (d *decoder) policy(src []byte) *Policy {
 	p := &Policy{
-		Mode:   Run,
-		Egress: Egress{Defaults: true, Refresh: "auto"},
-		Digest: fmt.Sprintf("sha256:%x", sha256.Sum256(src)),
+		Mode:      Run,
+		Egress:    Egress{Defaults: true, Refresh: "auto"},
+		Image:     Image{Base: DefaultBase},
+		Resources: Resources{Pids: DefaultPids},
+		Digest:    fmt.Sprintf("sha256:%x", sha256.Sum256(src)),
 	}
 	root := d.document(src)
 	if root == nil {
