@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 )
 
 // Network is the bridge that all gates of a machine are on.
@@ -18,8 +19,52 @@ type Network struct {
 // NetworkName is the one bridge of a machine that gates are on.
 const NetworkName = "corral"
 
-// DefaultSubnet is divided between the bridge and the links of sandboxes.
+// DefaultSubnet is divided between the bridge and the links of sandboxes,
+// unless it is taken or another was asked for.
 var DefaultSubnet = netip.MustParsePrefix("172.30.0.0/16")
+
+// subnets are what corral may take for itself, in the order in which it is
+// tried. Each block is taken from its end: Docker, clouds, routers and VPNs
+// number theirs from the beginning. 172.31.0.0/16 comes late because it is
+// what one large cloud gives every customer.
+var subnets = func() []netip.Prefix {
+	list := []netip.Prefix{DefaultSubnet}
+	add := func(a, b, c byte, bits int) {
+		if p := netip.PrefixFrom(netip.AddrFrom4([4]byte{a, b, c}), bits); !slices.Contains(list, p) {
+			list = append(list, p)
+		}
+	}
+	for b := 29; b >= 16; b-- {
+		add(172, byte(b), 0, 16)
+	}
+	add(172, 31, 0, 16)
+	for b := 255; b >= 0; b-- {
+		add(10, byte(b), 0, 16)
+	}
+	for c := 240; c >= 0; c -= 16 {
+		add(192, 168, byte(c), 20)
+	}
+	return list
+}()
+
+// Subnets returns the subnets that corral can take where others are taken, in
+// the order in which to try them: first, unless it is zero, then
+// DefaultSubnet, then the other /16s of 172.16.0.0/12, the /16s of 10.0.0.0/8
+// and the /20s of 192.168.0.0/16. Divide takes every one of them, if it takes
+// first. There may be none.
+func Subnets(first netip.Prefix, taken []netip.Prefix) []netip.Prefix {
+	list := subnets
+	if first.IsValid() {
+		list = append([]netip.Prefix{first}, list...)
+	}
+	var free []netip.Prefix
+	for _, p := range list {
+		if !slices.ContainsFunc(taken, p.Overlaps) && !slices.Contains(free, p) {
+			free = append(free, p)
+		}
+	}
+	return free
+}
 
 // Divide gives the bridge the lower half of corral's subnet, and the engine
 // the last /24 of that half.
@@ -33,6 +78,18 @@ func Divide(subnet netip.Prefix) (Network, error) {
 	last += 1<<(32-half.Bits()) - 1<<8
 	rng := netip.PrefixFrom(netip.AddrFrom4([4]byte{byte(last >> 24), byte(last >> 16), byte(last >> 8), byte(last)}), 24)
 	return Network{Name: NetworkName, Subnet: half, Range: rng, Gateway: subnet.Addr().Next()}, nil
+}
+
+// Undivide returns the subnet of corral's that a bridge's is the lower half
+// of. A bridge that Divide would never make is an error.
+func Undivide(half netip.Prefix) (netip.Prefix, error) {
+	if half.IsValid() && half.Bits() > 0 {
+		subnet := netip.PrefixFrom(half.Addr(), half.Bits()-1)
+		if n, err := Divide(subnet); err == nil && n.Subnet == half {
+			return subnet, nil
+		}
+	}
+	return netip.Prefix{}, fmt.Errorf("%v is not the lower half of a subnet that corral takes", half)
 }
 
 // Plannable reports whether a gate may be given that address.
