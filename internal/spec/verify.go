@@ -23,6 +23,7 @@ type Check struct {
 	UID   uint32       `json:"uid,omitempty"`
 	GID   uint32       `json:"gid,omitempty"`
 	Mount []Mount      `json:"mount,omitempty"`
+	Limit int64        `json:"limit,omitempty"`
 
 	Probes *Probes `json:"probes,omitempty"`
 	Gate   *Joined `json:"gate,omitempty"`

@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"strconv"
-	"strings"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -180,35 +177,3 @@ func noSocket(all []socketKind) finding {
 
 // refused says whether an error is a lack of rights.
 func refused(err error) bool { return errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) }
-
-// pidsLimited: the control group that this process is in has a limit.
-func pidsLimited(_ context.Context, _ spec.Check, e *env) finding {
-	b, err := os.ReadFile(e.path("/proc/self/cgroup"))
-	if err != nil {
-		return untold("%v", err)
-	}
-	// Inside, the container's own group is mounted in place of the whole tree,
-	// except where the engine shares the host's view.
-	var files []string
-	if p, found := cgroupPath(b, "pids"); found {
-		files = append(files, "/sys/fs/cgroup/pids"+p+"/pids.max", "/sys/fs/cgroup/pids/pids.max")
-	}
-	if p, found := cgroupPath(b, ""); found {
-		files = append(files, "/sys/fs/cgroup"+p+"/pids.max", "/sys/fs/cgroup/pids.max")
-	}
-	for _, f := range files {
-		b, err := os.ReadFile(e.path(f))
-		if err != nil {
-			continue
-		}
-		limit := strings.TrimSpace(string(b))
-		if limit == "max" {
-			return failed("no limit")
-		}
-		if n, err := strconv.ParseUint(limit, 10, 64); err != nil || n == 0 {
-			return untold("%s says %q", f, limit)
-		}
-		return ok()
-	}
-	return untold("no pids.max is visible here")
-}

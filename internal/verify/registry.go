@@ -13,6 +13,8 @@ var kinds = map[string]check{
 	"raw-sockets-refused": rawSocketsRefused,
 	"vsock-refused":       vsockRefused,
 	"pids-limited":        pidsLimited,
+	"memory-limited":      memoryLimited,
+	"cpus-limited":        cpusLimited,
 
 	"no-docker-socket":     noDockerSocket,
 	"no-credential-dir":    noCredentialDir,
@@ -22,6 +24,8 @@ var kinds = map[string]check{
 	"policy-read-only":     roUnwritable,
 	"root-owned":           rootOwned,
 	"policy-inputs-absent": policyInputsAbsent,
+	"env-file-not-mounted": policyInputsAbsent,
+	"git-shielded":         gitShielded,
 
 	"same-netns-as-gate":       sameNetNSAsGate,
 	"gate-control-unreachable": gateControlUnreachable,
