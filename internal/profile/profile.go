@@ -5,12 +5,16 @@ package profile
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"path"
+	"regexp"
 	"slices"
+	"strings"
 	"text/template"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v4"
 
@@ -30,8 +34,45 @@ type Profile struct {
 
 // Image is what a Dockerfile template may ask for.
 type Image struct {
-	Base     string
+	Base     string // an image reference
 	UID, GID uint32
+	Packages []string // Debian's names, each perhaps with =VERSION
+	Run      []string // shell commands, as root, at build time
+}
+
+var (
+	// baseForm and packageForm hold nothing that a Dockerfile or a shell reads in
+	// another way; what a reference or a package is, the policy has said.
+	baseForm    = regexp.MustCompile(`^[A-Za-z0-9\[][A-Za-z0-9._:/@\[\]-]*$`)
+	packageForm = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]*[a-z0-9+.](=[0-9]([A-Za-z0-9+.:~-]*[A-Za-z0-9+.:~])?)?$`)
+)
+
+// check refuses what could be more in a Dockerfile than it is here.
+func (img Image) check() error {
+	if img.Base == "" || img.UID == 0 {
+		return errors.New("an image needs a base and an unprivileged user")
+	}
+	if !baseForm.MatchString(img.Base) {
+		return fmt.Errorf("%q cannot be the base of an image", img.Base)
+	}
+	for _, p := range img.Packages {
+		if !packageForm.MatchString(p) {
+			return fmt.Errorf("%q cannot be a package of an image", p)
+		}
+	}
+	for _, r := range img.Run {
+		if !utf8.ValidString(r) || strings.Contains(r, "\x00") {
+			return fmt.Errorf("%q cannot be a command of an image: no shell can be given it", r)
+		}
+	}
+	return nil
+}
+
+// shell writes a command as the one line of an instruction: inside the JSON,
+// nothing is an end of line, a here-document or a continuation.
+func shell(command string) (string, error) {
+	b, err := json.Marshal([]string{"/bin/sh", "-c", command})
+	return string(b), err
 }
 
 // Names lists the profiles there are.
@@ -73,17 +114,18 @@ func read(files fs.FS, name string) (*Profile, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.dockerfile, err = template.New(name).Option("missingkey=error").Parse(string(b))
+	p.dockerfile, err = template.New(name).Funcs(template.FuncMap{"shell": shell}).Option("missingkey=error").Parse(string(b))
 	if err != nil {
 		return nil, fmt.Errorf("profile %s: %w", name, err)
 	}
 	return p, nil
 }
 
-// Dockerfile fills the profile's template in.
+// Dockerfile fills the profile's template in. Its build context has the file
+// gitconfig and the folder corral. Any builder can read it.
 func (p *Profile) Dockerfile(img Image) ([]byte, error) {
-	if img.Base == "" || img.UID == 0 {
-		return nil, errors.New("an image needs a base and an unprivileged user")
+	if err := img.check(); err != nil {
+		return nil, err
 	}
 	var b bytes.Buffer
 	if err := p.dockerfile.Execute(&b, img); err != nil {
