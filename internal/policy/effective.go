@@ -1,6 +1,17 @@
 package policy
 
-import "net/netip"
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/corral-sandbox/corral/internal/diag"
+	"github.com/corral-sandbox/corral/internal/spec"
+)
 
 // Effective is what a policy amounts to with the profile's own part filled in:
 // what a person accepts, what is kept of it, and what a later policy is
@@ -63,4 +74,197 @@ type Defaults struct {
 	Profile string
 	Command []string
 	Egress  []string // names, TCP 443 and 80, soft
+}
+
+// Rules are all that the policy opens: its own in the order written, then the
+// profile's, of names that the person did not write.
+func (p *Policy) Rules(d Defaults) []Rule {
+	rules := slices.Clone(p.Egress.Allow)
+	if !p.Egress.Defaults {
+		return rules
+	}
+	known := make(map[Domain]bool, len(rules)+len(d.Egress))
+	for _, r := range rules {
+		known[r.Domain] = true
+	}
+	for _, name := range d.Egress {
+		if known[Domain(name)] {
+			continue
+		}
+		known[Domain(name)] = true
+		rules = append(rules, Rule{
+			Domain: Domain(name),
+			Given:  name,
+			Ports:  []uint16{80, 443},
+			Soft:   true,
+			Pos:    diag.Pos{File: "profile " + d.Profile},
+		})
+	}
+	return rules
+}
+
+// Allows is the first rule that opens the TCP port of exactly that name, if
+// there is one.
+func Allows(rules []Rule, name Domain, port uint16) (Rule, bool) {
+	for _, r := range rules {
+		if r.Domain == name && port != 0 && (r.AnyPort || slices.Contains(r.Ports, port)) {
+			return r, true
+		}
+	}
+	return Rule{}, false
+}
+
+// Effective is what the policy amounts to with the profile's part.
+func (p *Policy) Effective(d Defaults) Effective {
+	e := Effective{
+		Version:    EffectiveVersion,
+		Digest:     p.Digest,
+		Project:    p.Dir,
+		Profile:    p.Profile,
+		Name:       p.Name,
+		Mode:       p.Mode.String(),
+		Command:    p.Command,
+		Refresh:    p.Egress.Refresh,
+		EnvFile:    p.EnvFile.Path,
+		Base:       p.Image.Base,
+		Packages:   texts(p.Image.Packages),
+		Run:        texts(p.Image.Run),
+		Memory:     p.Resources.Memory,
+		NanoCPUs:   p.Resources.NanoCPUs,
+		Pids:       p.Resources.Pids,
+		GitConfig:  p.Git.config(),
+		GitDir:     p.Git.dir(),
+		Background: p.Background,
+		PreLaunch:  texts(p.PreLaunch),
+	}
+	if len(e.Command) == 0 {
+		e.Command = d.Command
+	}
+	if p.Mode == Run && p.Project.Path != "" {
+		e.Mounts = append(e.Mounts, EffectiveMount{p.Project.Path, p.Project.ReadOnly})
+	}
+	for _, m := range p.Mounts {
+		e.Mounts = append(e.Mounts, EffectiveMount{m.Path, m.ReadOnly})
+	}
+	for _, r := range p.Rules(d) {
+		e.Egress = append(e.Egress, r.effective())
+	}
+	for _, s := range p.HostServices {
+		e.HostServices = append(e.HostServices, EffectiveService{s.Name, s.Port})
+	}
+	return e.canonical()
+}
+
+func (r Rule) effective() EffectiveRule {
+	return EffectiveRule{
+		Domain:   string(r.Domain),
+		Ports:    r.Ports,
+		AnyPort:  r.AnyPort,
+		Liveness: r.Liveness,
+		Private:  r.Private,
+		Soft:     r.Soft,
+	}
+}
+
+func (g Git) config() string {
+	if g.ConfigWritable {
+		return "writable"
+	}
+	return "ro"
+}
+
+func (g Git) dir() string {
+	if g.DirReadOnly {
+		return "ro"
+	}
+	return "rw"
+}
+
+func texts(lines []Line) []string {
+	out := make([]string, len(lines))
+	for i, l := range lines {
+		out[i] = l.Text
+	}
+	return out
+}
+
+// canonical is e with every list there, and in the order that its comment
+// gives. It shares nothing with e.
+func (e Effective) canonical() Effective {
+	e.Command = ordered(e.Command, nil)
+	e.Mounts = ordered(e.Mounts, func(a, b EffectiveMount) int {
+		return cmp.Or(byPath(a, b), compareBool(a.ReadOnly, b.ReadOnly))
+	})
+	e.Egress = ordered(e.Egress, byDomain)
+	for i := range e.Egress {
+		r := &e.Egress[i]
+		r.Ports = slices.Compact(ordered(r.Ports, cmp.Compare))
+		if r.AnyPort {
+			r.Ports = []uint16{}
+		}
+		r.Private = slices.Compact(ordered(r.Private, comparePrefix))
+	}
+	e.HostServices = ordered(e.HostServices, func(a, b EffectiveService) int {
+		return cmp.Or(byPort(a, b), cmp.Compare(a.Name, b.Name))
+	})
+	e.Packages = ordered(e.Packages, cmp.Compare)
+	e.Run = ordered(e.Run, nil)
+	e.Background = ordered(e.Background, cmp.Compare)
+	e.PreLaunch = ordered(e.PreLaunch, nil)
+	return e
+}
+
+// ordered is a sorted copy of s, never nil; without compare the order stays.
+func ordered[T any](s []T, compare func(a, b T) int) []T {
+	s = append([]T{}, s...)
+	if compare != nil {
+		slices.SortStableFunc(s, compare)
+	}
+	return s
+}
+
+func byPath(a, b EffectiveMount) int   { return cmp.Compare(a.Path, b.Path) }
+func byDomain(a, b EffectiveRule) int  { return cmp.Compare(a.Domain, b.Domain) }
+func byPort(a, b EffectiveService) int { return cmp.Compare(a.Port, b.Port) }
+
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}
+
+func comparePrefix(a, b netip.Prefix) int {
+	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+}
+
+// Encode is e as JSON; equal values give equal bytes.
+func (e Effective) Encode() []byte { return spec.Encode(e.canonical()) }
+
+// DecodeEffective reads exactly what Encode writes, white space aside: a field
+// that is missing, unknown, there twice or out of order is an error, and so
+// is another version. What is not known to have been accepted was not.
+func DecodeEffective(b []byte) (Effective, error) {
+	var written struct{ Version int }
+	if err := json.Unmarshal(b, &written); err != nil {
+		return Effective{}, err
+	}
+	if written.Version != EffectiveVersion {
+		return Effective{}, fmt.Errorf("the record has version %d, this corral reads version %d", written.Version, EffectiveVersion)
+	}
+	var e Effective
+	if err := spec.Decode(bytes.NewReader(b), &e); err != nil {
+		return Effective{}, err
+	}
+	var got, want bytes.Buffer
+	if err := errors.Join(json.Compact(&got, b), json.Compact(&want, e.Encode())); err != nil {
+		return Effective{}, err
+	}
+	if !bytes.Equal(got.Bytes(), want.Bytes()) {
+		return Effective{}, errors.New("the record is not as corral writes it")
+	}
+	return e, nil
 }
