@@ -3,5 +3,5 @@ package profiles
 
 import "embed"
 
-//go:embed */profile.yaml */Dockerfile.tmpl
+//go:embed */profile.yaml */Dockerfile.tmpl */starter.yaml
 var Files embed.FS

@@ -10,9 +10,9 @@ import (
 	"slices"
 
 	"github.com/docker/docker/api/types/container"
-	"github.com/docker/docker/api/types/mount"
 
 	"github.com/corral-sandbox/corral/internal/plan"
+	"github.com/corral-sandbox/corral/internal/secret"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
 
@@ -23,10 +23,14 @@ type Terminal struct {
 }
 
 // CreateService creates a service's container, which joins a proven gate and
-// starts by handing over. It is not started.
-func (e *Engine) CreateService(ctx context.Context, g *Gate, s plan.Service, term Terminal) (string, error) {
-	image, err := e.ServiceImage(ctx, g.Plan.ID, s.Name, g.Tree)
+// starts by handing over. It is not started. The secrets go into its
+// environment and nowhere else.
+func (e *Engine) CreateService(ctx context.Context, g *Gate, s plan.Service, secrets []secret.Var, term Terminal) (string, error) {
+	image, err := e.ServiceImage(ctx, g.Plan.ID, s, g.Tree)
 	if err != nil {
+		return "", err
+	}
+	if err := unmoved(s.Mounts); err != nil {
 		return "", err
 	}
 	status, err := e.GateStatus(ctx, g.ID)
@@ -40,6 +44,10 @@ func (e *Engine) CreateService(ctx context.Context, g *Gate, s plan.Service, ter
 	if err != nil {
 		return "", err
 	}
+	if len(handover) > maxVariable {
+		return "", &Unmountable{Reason: fmt.Sprintf("the service's %d mounts do not fit into the document that proves them", len(s.Mounts)),
+			Hint: "mount fewer, or directories that hold several of them"}
+	}
 	var seccomp bytes.Buffer
 	if err := json.Compact(&seccomp, g.Tree["seccomp.json"]); err != nil {
 		return "", err
@@ -52,9 +60,9 @@ func (e *Engine) CreateService(ctx context.Context, g *Gate, s plan.Service, ter
 			User:         fmt.Sprintf("%d:%d", s.UID, s.GID),
 			Entrypoint:   []string{spec.GuestDir + "/bin/corral-verify", "handover", "--"},
 			Cmd:          s.Command,
-			Env:          append(environment(s.Environment), spec.HandoverEnv+"="+string(handover), signalTheGroup),
+			Env:          append(environment(s.Environment, secrets), spec.HandoverEnv+"="+string(handover), signalTheGroup),
 			WorkingDir:   s.WorkDir,
-			Labels:       labels(g, s.Name, RoleService, map[string]string{labelInstance: status.Instance}),
+			Labels:       labels(g, s.Name, RoleService, map[string]string{labelInstance: status.Instance, labelShields: shields(s.Shields)}),
 			Tty:          term.TTY,
 			OpenStdin:    term.Stdin,
 			StdinOnce:    term.Stdin,
@@ -68,8 +76,9 @@ func (e *Engine) CreateService(ctx context.Context, g *Gate, s plan.Service, ter
 			IpcMode:     "private",
 			Init:        &init,
 			Tmpfs:       map[string]string{"/tmp": "rw,exec,nosuid,nodev,mode=1777"},
-			Mounts:      binds(g, s),
-			Resources:   container.Resources{PidsLimit: &s.Pids},
+			Mounts:      binds(g, s, e.recursive()),
+			// Nothing more of the memory by way of swap.
+			Resources: container.Resources{PidsLimit: &s.Pids, Memory: s.Memory, MemorySwap: s.Memory, NanoCPUs: s.NanoCPUs},
 		},
 	})
 	if err != nil {
@@ -82,21 +91,20 @@ func (e *Engine) CreateService(ctx context.Context, g *Gate, s plan.Service, ter
 // as a terminal would: a shell waits for its child, and both are to end.
 const signalTheGroup = spec.InitEnv + "=1"
 
-// binds are the guest binaries and what the plan mounts, at identical paths.
-func binds(g *Gate, s plan.Service) []mount.Mount {
-	out := []mount.Mount{{Type: mount.TypeVolume, Source: g.Guests, Target: spec.GuestDir, ReadOnly: true,
-		VolumeOptions: &mount.VolumeOptions{NoCopy: true}}}
-	for _, m := range s.Mounts {
-		out = append(out, mount.Mount{Type: mount.TypeBind, Source: m.Path, Target: m.Path, ReadOnly: m.ReadOnly,
-			BindOptions: &mount.BindOptions{Propagation: mount.PropagationRPrivate}})
-	}
-	return out
-}
+// maxVariable is what the kernel takes as one variable of an environment
+// (MAX_ARG_STRLEN), less its name.
+const maxVariable = 128<<10 - 32
 
-func environment(env map[string]string) []string {
+// environment is what a service is given; a secret stands over a variable of
+// the same name.
+func environment(env map[string]string, secrets []secret.Var) []string {
+	all := maps.Clone(env)
+	for _, s := range secrets {
+		all[s.Name] = s.Value.Reveal()
+	}
 	var out []string
-	for _, k := range slices.Sorted(maps.Keys(env)) {
-		out = append(out, k+"="+env[k])
+	for _, k := range slices.Sorted(maps.Keys(all)) {
+		out = append(out, k+"="+all[k])
 	}
 	return out
 }

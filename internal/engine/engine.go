@@ -30,6 +30,8 @@ const (
 	labelInstance = "dev.corral.gate-instance"
 	labelPolicy   = "dev.corral.policy-path"
 	labelDigest   = "dev.corral.config-digest"
+	labelInode    = "dev.corral.policy-inode"
+	labelShields  = "dev.corral.shields"
 	labelOwner    = "dev.corral.owner"   // the process that looks after it
 	labelPurpose  = "dev.corral.purpose" // what it was brought up for
 )

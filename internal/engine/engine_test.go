@@ -142,20 +142,6 @@ func TestOutputIsBounded(t *testing.T) {
 	}
 }
 
-// The agent's container, as asked of the engine.
-func TestBindsAreIdenticalPaths(t *testing.T) {
-	g := &Gate{Guests: "corral-guest-x"}
-	got := binds(g, plan.Service{Mounts: []plan.Mount{{Path: "/p"}, {Path: "/r: ,x", ReadOnly: true}}})
-	if len(got) != 3 || !got[0].ReadOnly || got[1].ReadOnly || !got[2].ReadOnly {
-		t.Fatalf("%+v", got)
-	}
-	for _, m := range got[1:] {
-		if m.Source != m.Target || m.BindOptions == nil || m.BindOptions.CreateMountpoint {
-			t.Errorf("%+v", m)
-		}
-	}
-}
-
 func TestFreeSkipsUsed(t *testing.T) {
 	n, err := plan.Divide(plan.DefaultSubnet)
 	if err != nil {

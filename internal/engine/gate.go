@@ -116,6 +116,11 @@ func (e *Engine) createGate(ctx context.Context, image string, guests host.Guest
 	if err != nil {
 		return nil, err
 	}
+	for _, s := range p.Services {
+		if err := mountable(s.Mounts, e.recursive()); err != nil {
+			return nil, err
+		}
+	}
 	tree, err := render.Render(p)
 	if err != nil {
 		return nil, err
@@ -254,6 +259,7 @@ func labels(g *Gate, service, role string, more map[string]string) map[string]st
 		labelRole:    role,
 		labelPolicy:  g.Plan.PolicyFile,
 		labelDigest:  g.Plan.Digest,
+		labelInode:   g.Plan.PolicyInode,
 		labelPurpose: g.Purpose,
 	}
 	for k, v := range more {

@@ -12,12 +12,13 @@ import (
 
 	"github.com/corral-sandbox/corral/deploy"
 	"github.com/corral-sandbox/corral/internal/host"
+	"github.com/corral-sandbox/corral/internal/plan"
 	"github.com/corral-sandbox/corral/internal/render"
 )
 
 const (
-	baseImage = "debian:bookworm-slim"
-	gateRepo  = "corral-gate"
+	gateBase = "debian:bookworm-slim"
+	gateRepo = "corral-gate"
 )
 
 // Prune drops the gate images and guest volumes of other builds that nothing
@@ -34,25 +35,25 @@ func (e *Engine) GateImage(ctx context.Context, guests host.Guests) (string, err
 	for name, b := range guests {
 		tree["bin/"+name] = b
 	}
-	return e.build(ctx, gateRepo, tree, "the gate image")
+	return e.build(ctx, gateRepo, gateBase, tree, "the gate image")
 }
 
 // ServiceImage builds a service's image if what goes in has changed.
-func (e *Engine) ServiceImage(ctx context.Context, sandbox, service string, files render.Tree) (string, error) {
-	repo := "corral-" + sandbox + "-" + service
-	tag, err := e.build(ctx, repo, files.Sub(render.Image(service)), "the image of service "+service)
+func (e *Engine) ServiceImage(ctx context.Context, sandbox string, s plan.Service, files render.Tree) (string, error) {
+	repo := "corral-" + sandbox + "-" + s.Name
+	tag, err := e.build(ctx, repo, s.Base, files.Sub(render.Image(s.Name)), "the image of service "+s.Name)
 	if err == nil {
 		e.prune(ctx, repo, tag)
 	}
 	return tag, err
 }
 
-func (e *Engine) build(ctx context.Context, repo string, tree render.Tree, what string) (string, error) {
-	base, err := e.base(ctx)
+func (e *Engine) build(ctx context.Context, repo, base string, tree render.Tree, what string) (string, error) {
+	id, err := e.base(ctx, base)
 	if err != nil {
 		return "", err
 	}
-	tree = tree.With("base", []byte(base)) // another base makes another image
+	tree = tree.With("base", []byte(id)) // another base makes another image
 	tag := repo + ":" + tree.Digest()[:16]
 	if _, err := e.api.ImageInspect(ctx, tag); err == nil {
 		return tag, nil
@@ -69,18 +70,18 @@ func (e *Engine) build(ctx context.Context, repo string, tree render.Tree, what 
 	return tag, nil
 }
 
-// base is the identity of the image that all others are built from.
-func (e *Engine) base(ctx context.Context) (string, error) {
-	got, err := e.api.ImageInspect(ctx, baseImage)
+// base is the identity of an image that others are built from.
+func (e *Engine) base(ctx context.Context, name string) (string, error) {
+	got, err := e.api.ImageInspect(ctx, name)
 	if errdefs.IsNotFound(err) {
-		e.Progress("pulling %s", baseImage)
-		if _, err := e.docker(ctx, nil, "pull", "--quiet", baseImage); err != nil {
-			return "", fmt.Errorf("image %s is not there and could not be pulled: %w", baseImage, err)
+		e.Progress("pulling %s", name)
+		if _, err := e.docker(ctx, nil, "pull", "--quiet", name); err != nil {
+			return "", fmt.Errorf("image %s is not there and could not be pulled: %w", name, err)
 		}
-		got, err = e.api.ImageInspect(ctx, baseImage)
+		got, err = e.api.ImageInspect(ctx, name)
 	}
 	if err != nil {
-		return "", fmt.Errorf("image %s: %w", baseImage, err)
+		return "", fmt.Errorf("image %s: %w", name, err)
 	}
 	return got.ID, nil
 }

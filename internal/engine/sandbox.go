@@ -12,6 +12,7 @@ import (
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/filters"
 
+	"github.com/corral-sandbox/corral/internal/plan"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
 
@@ -27,7 +28,9 @@ type Member struct {
 	Instance string     // the gate instance that a service was started behind
 	State    string     // the engine's word: running, exited, created…
 	Policy   string
-	Digest   string // of the policy that it was made from
+	Digest   string       // of the policy that it was made from
+	Inode    string       // of the policy file, see plan.Plan
+	Shields  []plan.Mount // those of a service
 	Purpose  string
 	Owner    string // the process that looks after it
 }
@@ -56,11 +59,17 @@ func (e *Engine) Members(ctx context.Context, policy string) ([]Member, error) {
 			Instance: c.Labels[labelInstance],
 			Policy:   c.Labels[labelPolicy],
 			Digest:   c.Labels[labelDigest],
+			Inode:    c.Labels[labelInode],
 			Purpose:  c.Labels[labelPurpose],
 			Owner:    c.Labels[labelOwner],
 		}
 		if a, err := netip.ParseAddr(c.Labels[labelAddress]); err == nil {
 			m.Address = a
+		}
+		if label := c.Labels[labelShields]; label != "" {
+			if m.Shields, err = parseShields(label); err != nil {
+				return nil, fmt.Errorf("container %s: %w", m.Name, err)
+			}
 		}
 		out = append(out, m)
 	}

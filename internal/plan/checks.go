@@ -58,10 +58,19 @@ func verify(p *policy.Policy, h Host, g spec.Gate, s Service) []spec.Check {
 		spec.Check{Name: "mounts-only-declared", Mount: specMounts(s.Mounts)},
 		spec.Check{Name: "policy-inputs-absent", Paths: []string{spec.GateFile, filepath.Dir(spec.GateSocket)}},
 	)
-	for _, path := range []string{spec.GuestDir + "/bin/corral-verify", "/etc/corral/README", "/etc/resolv.conf", "/etc/hosts"} {
+	for _, path := range []string{spec.GuestDir + "/bin/corral-verify", "/etc/corral/README", "/etc/gitconfig", "/etc/resolv.conf", "/etc/hosts"} {
 		checks = append(checks, spec.Check{Name: "root-owned:" + path, Path: path})
 	}
+	if p.EnvFile.Path != "" {
+		checks = append(checks, spec.Check{Name: "env-file-not-mounted", Paths: []string{p.EnvFile.Path}})
+	}
+	if len(h.Shields) > 0 {
+		checks = append(checks, spec.Check{Name: "git-shielded", Mount: declared(h.Shields)})
+	}
 	for _, m := range s.Mounts {
+		if slices.ContainsFunc(h.Shields, func(s Mount) bool { return s.Path == m.Path }) {
+			continue
+		}
 		name := "rw-writable:" + m.Path
 		switch {
 		case m.Path == p.File:
@@ -71,8 +80,14 @@ func verify(p *policy.Policy, h Host, g spec.Gate, s Service) []spec.Check {
 		}
 		checks = append(checks, spec.Check{Name: name, Path: m.Path})
 	}
+	checks = append(checks, spec.Check{Name: "pids-limited", Limit: s.Pids})
+	if s.Memory > 0 {
+		checks = append(checks, spec.Check{Name: "memory-limited", Limit: s.Memory})
+	}
+	if s.NanoCPUs > 0 {
+		checks = append(checks, spec.Check{Name: "cpus-limited", Limit: s.NanoCPUs})
+	}
 	checks = append(checks,
-		spec.Check{Name: "pids-limited"},
 		spec.Check{Name: "same-netns-as-gate"},
 		spec.Check{Name: "gate-control-unreachable"},
 		spec.Check{Name: "unlisted-host-blocked", Probes: &g.Probes},
@@ -104,7 +119,11 @@ func verify(p *policy.Policy, h Host, g spec.Gate, s Service) []spec.Check {
 // specMounts are all mounts a service has beside the engine's own: the guest
 // binaries, a /tmp of its own, and what the plan binds.
 func specMounts(mounts []Mount) []spec.Mount {
-	out := []spec.Mount{{Target: spec.GuestDir, ReadOnly: true}, {Target: "/tmp"}}
+	return append([]spec.Mount{{Target: spec.GuestDir, ReadOnly: true}, {Target: "/tmp"}}, declared(mounts)...)
+}
+
+func declared(mounts []Mount) []spec.Mount {
+	var out []spec.Mount
 	for _, m := range mounts {
 		out = append(out, spec.Mount{Target: m.Path, ReadOnly: m.ReadOnly, Dev: m.Dev, Ino: m.Ino})
 	}

@@ -10,7 +10,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
-	"strings"
+	"slices"
 
 	"github.com/corral-sandbox/corral/internal/policy"
 	"github.com/corral-sandbox/corral/internal/profile"
@@ -27,6 +27,12 @@ type Host struct {
 	Never     []netip.Prefix // addresses of the host and of Docker's networks
 	// Environment is passed to the agent as it is: terminal and locale.
 	Environment map[string]string
+	// GitName and GitEmail are who commits, if that is known.
+	GitName, GitEmail string
+	// Secrets are the names that the policy's env_file gives, in its order.
+	Secrets []string
+	// Shields cover what of the repositories in writable mounts git would execute.
+	Shields []Mount
 }
 
 // Plan is one sandbox.
@@ -37,9 +43,12 @@ type Plan struct {
 	PolicyFile string
 	Project    string
 	Digest     string // of the policy's bytes
-	Network    Network
-	Gates      []Gate
-	Services   []Service
+	// PolicyInode is the file that is bound over itself, as Inode writes it;
+	// empty if the policy is in none of the mounts.
+	PolicyInode string
+	Network     Network
+	Gates       []Gate
+	Services    []Service
 }
 
 // Gate owns the network namespace of the services that join it.
@@ -56,12 +65,18 @@ type Service struct {
 	UID, GID    uint32
 	Command     []string
 	Environment map[string]string
+	Secrets     []string // variables whose values only the engine is given
 	WorkDir     string
-	Mounts      []Mount
+	Mounts      []Mount // all of them, what holds others first
+	Shields     []Mount // those of Mounts that cover parts of a repository
+	Memory      int64   // bytes, 0: no bound
+	NanoCPUs    int64   // 0: no bound
 	Pids        int64
 
+	Base       string // the image that Dockerfile builds on
 	Dockerfile []byte
 	Readme     []byte // baked as /etc/corral/README
+	GitConfig  []byte // baked as /etc/gitconfig
 
 	Handover []spec.Check // must hold before the first instruction of Command
 	Verify   []spec.Check // proves the whole
@@ -72,6 +87,8 @@ type Mount struct {
 	Path     string
 	ReadOnly bool
 	Dev, Ino uint64
+	// Submounts are mounted below Path: with ReadOnly they must be so as well.
+	Submounts []string
 }
 
 // ErrNoResolver is a policy with names on a machine without a usable resolver.
@@ -81,14 +98,15 @@ func (e ErrNoResolver) Error() string {
 	return fmt.Sprintf("the policy lists %d names and this machine has no name server outside 127.0.0.0/8 to pin them with", e.Names)
 }
 
-const (
-	// main is the service that runs the harness.
-	main = "main"
-	// pids bounds a service's processes: room for compilers, not for a fork bomb.
-	pids = 2048
-	// base is the image that profiles build on.
-	base = "debian:bookworm-slim"
-)
+// ErrLater is a key that is read and that this version cannot fulfil yet.
+type ErrLater struct{ Key string }
+
+func (e ErrLater) Error() string {
+	return fmt.Sprintf("%s: this version reads it, and cannot bring it up yet", e.Key)
+}
+
+// main is the service that runs the harness.
+const main = "main"
 
 // ID names the sandbox of a policy file: unique on a machine, stable.
 func ID(name, file string) string {
@@ -106,11 +124,17 @@ func Build(p *policy.Policy, prof *profile.Profile, h Host, address netip.Addr, 
 	if address.IsValid() && !network.Plannable(address) {
 		return nil, fmt.Errorf("%v is not a plannable address of %v", address, network.Subnet)
 	}
-	names := grants(p, prof)
+	if len(p.HostServices) > 0 {
+		return nil, ErrLater{"host_services"}
+	}
+	names := grants(p.Rules(Defaults(prof)))
 	if len(names) > 0 && len(h.Resolvers) == 0 {
 		return nil, ErrNoResolver{len(names)}
 	}
-	dockerfile, err := prof.Dockerfile(profile.Image{Base: base, UID: h.UID, GID: h.GID})
+	dockerfile, err := prof.Dockerfile(profile.Image{
+		Base: p.Image.Base, UID: h.UID, GID: h.GID,
+		Packages: texts(p.Image.Packages), Run: texts(p.Image.Run),
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +152,7 @@ func Build(p *policy.Policy, prof *profile.Profile, h Host, address netip.Addr, 
 	if len(names) > 0 {
 		gate.Spec.Resolvers = h.Resolvers
 	}
-	bound, err := mounts(p)
+	bound, err := mounts(p, h.Shields)
 	if err != nil {
 		return nil, err
 	}
@@ -139,15 +163,21 @@ func Build(p *policy.Policy, prof *profile.Profile, h Host, address netip.Addr, 
 		GID:         h.GID,
 		Command:     command(p, prof, args),
 		Environment: environment(h, gate.Spec.Sandbox),
+		Secrets:     h.Secrets,
 		WorkDir:     p.Dir,
 		Mounts:      bound,
-		Pids:        pids,
+		Shields:     h.Shields,
+		Memory:      p.Resources.Memory,
+		NanoCPUs:    p.Resources.NanoCPUs,
+		Pids:        p.Resources.Pids,
+		Base:        p.Image.Base,
 		Dockerfile:  dockerfile,
+		GitConfig:   gitConfig(p, h),
 	}
 	svc.Readme = readme(p, gate.Spec, svc)
 	svc.Handover = handover(gate.Spec, svc)
 	svc.Verify = verify(p, h, gate.Spec, svc)
-	return &Plan{
+	planned := &Plan{
 		ID:         gate.Spec.Sandbox,
 		Name:       p.Name,
 		Profile:    prof.Name,
@@ -157,31 +187,47 @@ func Build(p *policy.Policy, prof *profile.Profile, h Host, address netip.Addr, 
 		Network:    network,
 		Gates:      []Gate{gate},
 		Services:   []Service{svc},
-	}, nil
+	}
+	if slices.ContainsFunc(bound, func(m Mount) bool { return m.Path == p.File }) {
+		planned.PolicyInode = Inode(p.Self.Dev, p.Self.Ino)
+	}
+	return planned, nil
 }
 
-// grants merges the policy's names with the profile's own, which are soft and
-// give way where the person wrote the same name.
-func grants(p *policy.Policy, prof *profile.Profile) []spec.Name {
+// Inode names a file whatever path leads to it, on one machine until it boots
+// again.
+func Inode(dev, ino uint64) string { return fmt.Sprintf("%d:%d", dev, ino) }
+
+// Defaults are what a profile adds to a policy.
+func Defaults(prof *profile.Profile) policy.Defaults {
+	return policy.Defaults{Profile: prof.Name, Command: prof.Command, Egress: prof.Egress}
+}
+
+// grants are the rules as the gate is told.
+func grants(rules []policy.Rule) []spec.Name {
 	var out []spec.Name
-	written := map[string]bool{}
-	for _, r := range p.Egress.Allow {
-		written[string(r.Domain)] = true
+	for _, r := range rules {
+		origin := r.Pos.File
+		if r.Pos.Line > 0 {
+			origin = fmt.Sprintf("%s:%d", filepath.Base(r.Pos.File), r.Pos.Line)
+		}
 		out = append(out, spec.Name{
 			Domain:   string(r.Domain),
 			Ports:    r.Ports,
 			AnyPort:  r.AnyPort,
 			Private:  r.Private,
 			Liveness: r.Liveness,
-			Origin:   fmt.Sprintf("%s:%d", filepath.Base(r.Pos.File), r.Pos.Line),
+			Soft:     r.Soft,
+			Origin:   origin,
 		})
 	}
-	if p.Egress.Defaults {
-		for _, d := range prof.Egress {
-			if !written[d] {
-				out = append(out, spec.Name{Domain: d, Ports: []uint16{80, 443}, Soft: true, Origin: "profile " + prof.Name})
-			}
-		}
+	return out
+}
+
+func texts(lines []policy.Line) []string {
+	var out []string
+	for _, l := range lines {
+		out = append(out, l.Text)
 	}
 	return out
 }
@@ -206,41 +252,4 @@ func environment(h Host, sandbox string) map[string]string {
 		env[k] = v
 	}
 	return env
-}
-
-// ErrPolicyBelow is a policy that an agent could replace by renaming a
-// directory that it may write.
-type ErrPolicyBelow struct{ File, Mount string }
-
-func (e ErrPolicyBelow) Error() string {
-	return fmt.Sprintf("the policy %s lies in a subdirectory of %s, which the agent may write: it could put another one in its place", e.File, e.Mount)
-}
-
-// mounts are the project directory, read-write in run mode, what the policy
-// lists, and over all of it the policy file itself, read-only: what the agent
-// writes there would be obeyed by the next start.
-func mounts(p *policy.Policy) ([]Mount, error) {
-	var out []Mount
-	inside := false
-	for _, m := range append([]policy.Mount{p.Project}, p.Mounts...) {
-		if m.Path == "" {
-			continue
-		}
-		out = append(out, mount(m))
-		switch {
-		case p.File == m.Path || !strings.HasPrefix(p.File, m.Path+"/"):
-		case !m.ReadOnly && filepath.Dir(p.File) != m.Path:
-			return nil, ErrPolicyBelow{p.File, m.Path}
-		default:
-			inside = true
-		}
-	}
-	if inside {
-		out = append(out, mount(p.Self))
-	}
-	return out, nil
-}
-
-func mount(m policy.Mount) Mount {
-	return Mount{Path: m.Path, ReadOnly: m.ReadOnly, Dev: m.Dev, Ino: m.Ino}
 }

@@ -37,6 +37,7 @@ func Render(p *plan.Plan) (Tree, error) {
 		dir := Image(s.Name)
 		t[path.Join(dir, "Dockerfile")] = s.Dockerfile
 		t[path.Join(dir, "corral", "README")] = s.Readme
+		t[path.Join(dir, "gitconfig")] = s.GitConfig
 		t[path.Join(s.Name, "handover.json")] = spec.Encode(spec.Handover{Version: spec.Version, Service: s.Name, Checks: s.Handover})
 		t[path.Join(s.Name, "verify.json")] = spec.Encode(spec.Verify{Version: spec.Version, Service: s.Name, Checks: s.Verify})
 	}

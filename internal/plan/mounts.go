@@ -1,0 +1,76 @@
+package plan
+
+import (
+	"bytes"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/corral-sandbox/corral/internal/policy"
+)
+
+// ErrPolicyBelow is a policy that an agent could replace by renaming a
+// directory that it may write.
+type ErrPolicyBelow struct{ File, Mount string }
+
+func (e ErrPolicyBelow) Error() string {
+	return fmt.Sprintf("the policy %s lies in a subdirectory of %s, which the agent may write: it could put another one in its place", e.File, e.Mount)
+}
+
+// mounts are the project directory, read-write in run mode, what the policy
+// lists, the shields of repositories in them, and over all of it the policy
+// file itself, read-only: what the agent writes there would be obeyed by the
+// next start.
+func mounts(p *policy.Policy, shields []Mount) ([]Mount, error) {
+	var out []Mount
+	inside := false
+	for _, m := range append([]policy.Mount{p.Project}, p.Mounts...) {
+		if m.Path == "" {
+			continue
+		}
+		out = append(out, mount(m))
+		switch {
+		case p.File == m.Path || !strings.HasPrefix(p.File, m.Path+"/"):
+		case !m.ReadOnly && filepath.Dir(p.File) != m.Path:
+			return nil, ErrPolicyBelow{p.File, m.Path}
+		default:
+			inside = true
+		}
+	}
+	out = append(out, shields...)
+	if inside {
+		out = append(out, mount(p.Self))
+	}
+	return out, nil
+}
+
+func mount(m policy.Mount) Mount {
+	return Mount{Path: m.Path, ReadOnly: m.ReadOnly, Dev: m.Dev, Ino: m.Ino, Submounts: m.Submounts}
+}
+
+// gitConfig makes git work in what is mounted, whoever owns parts of it, and
+// nowhere else, and tells it who commits.
+func gitConfig(p *policy.Policy, h Host) []byte {
+	var b bytes.Buffer
+	b.WriteString("[safe]\n")
+	for _, m := range append([]policy.Mount{p.Project}, p.Mounts...) {
+		if m.Path != "" {
+			fmt.Fprintf(&b, "\tdirectory = %s\n", gitQuote(m.Path))
+		}
+	}
+	if h.GitName != "" || h.GitEmail != "" {
+		b.WriteString("[user]\n")
+	}
+	if h.GitName != "" {
+		fmt.Fprintf(&b, "\tname = %s\n", gitQuote(h.GitName))
+	}
+	if h.GitEmail != "" {
+		fmt.Fprintf(&b, "\temail = %s\n", gitQuote(h.GitEmail))
+	}
+	return b.Bytes()
+}
+
+// gitQuote writes a value as git-config(1) reads it back.
+func gitQuote(s string) string {
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`, "\t", `\t`).Replace(s) + `"`
+}
