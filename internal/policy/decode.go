@@ -2,6 +2,7 @@ package policy
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -17,9 +18,17 @@ import (
 )
 
 const (
-	maxBytes   = 1 << 20 // a policy is read by people
-	maxDepth   = 16      // the schema needs 5
-	maxEntries = 1000    // of one list: each is compared with every other
+	maxBytes    = 1 << 20     // a policy is read by people
+	maxDepth    = 16          // the schema needs 5
+	maxKeys     = 64          // of one mapping: the schema needs 14
+	maxEntries  = 5000        // of one list: longer than any that is meant, and quick to read
+	maxMounts   = 1000        // of one list: each is looked up here, and bound at every start
+	maxPrefixes = 256         // of one name: each is compared with every other
+	maxText     = 4096        // bytes of a string: nothing that is named is longer than a path
+	maxCommand  = 128<<10 - 1 // bytes of a command: Linux takes no longer argument (MAX_ARG_STRLEN)
+	maxShown    = 400         // bytes of what a message repeats: a legal name still fits, quoted
+	maxHint     = 1000        // bytes of a hint: a longer one helps nobody
+	maxMistakes = 1000        // ten times what is printed: further ones cost time and tell nothing
 
 	kind = "policy error"
 )
@@ -33,6 +42,9 @@ type decoder struct {
 		n     int
 		runes []rune
 	}
+
+	origins map[string]diag.Pos // of keys outside of lists, by their path
+	onTable func(path string, keys []key)
 
 	// Where values stand that are judged after decoding.
 	profileNode *yaml.Node
@@ -50,7 +62,7 @@ func newDecoder(file string, src []byte) *decoder {
 	for i, l := range lines {
 		lines[i] = strings.TrimSuffix(l, "\r")
 	}
-	return &decoder{file: file, lines: lines}
+	return &decoder{file: file, lines: lines, origins: map[string]diag.Pos{}, onTable: func(string, []key) {}}
 }
 
 func (d *decoder) pos(n *yaml.Node) diag.Pos {
@@ -58,10 +70,29 @@ func (d *decoder) pos(n *yaml.Node) diag.Pos {
 }
 
 func (d *decoder) errorf(n *yaml.Node, hint, format string, args ...any) {
+	for i, a := range args {
+		if s, ok := a.(string); ok {
+			args[i] = clip(s)
+		}
+	}
 	d.report(d.pos(n), hint, fmt.Sprintf(format, args...))
 }
 
+// clip is s, or the start of a long one.
+func clip(s string) string {
+	if len(s) <= maxShown {
+		return s
+	}
+	return strings.ToValidUTF8(s[:maxShown/4], "") + "..."
+}
+
+// full reports whether there are mistakes enough.
+func (d *decoder) full() bool { return len(d.errs) >= maxMistakes }
+
 func (d *decoder) report(at diag.Pos, hint, message string) {
+	if len(hint) > maxHint {
+		hint = ""
+	}
 	e := diag.Diagnostic{Pos: at, Kind: kind, Message: message, Hint: hint}
 	if at.Line > 0 && at.Line <= len(d.lines) {
 		e.Source = d.lines[at.Line-1]
@@ -98,7 +129,7 @@ func (d *decoder) document(src []byte) *yaml.Node {
 	var doc, next yaml.Node
 	switch err := loader.Load(&doc); {
 	case errors.Is(err, io.EOF):
-		d.report(diag.Pos{File: d.file, Line: 1, Col: 1}, "the README has one to start from", "the policy is empty")
+		d.report(diag.Pos{File: d.file, Line: 1, Col: 1}, "remove it: corral init --profile shell writes one to start from", "the policy is empty")
 		return nil
 	case err != nil:
 		d.syntax(err)
@@ -206,6 +237,9 @@ func (d *decoder) plain(n *yaml.Node) {
 		return
 	}
 	for i, c := range n.Content {
+		if d.full() {
+			return
+		}
 		if n.Kind == yaml.MappingNode && i%2 == 0 && c.Tag == "!!merge" {
 			d.errorf(c, "write the entries out", "<<: a policy has no merge keys")
 		}
@@ -260,9 +294,14 @@ func (d *decoder) mapping(n *yaml.Node, path string, keys ...key) (met map[strin
 	if !d.is(n, path, "a mapping", yaml.MappingNode) {
 		return met
 	}
+	d.onTable(path, keys)
 	first := map[string]*yaml.Node{}
-	for i := 0; i < len(n.Content); i += 2 {
+	for i := 0; i < len(n.Content) && !d.full(); i += 2 {
 		k, v := n.Content[i], n.Content[i+1]
+		if i == 2*maxKeys {
+			d.errorf(k, "", "%s has %d keys, at most %d are read", cmp.Or(path, "the policy"), len(n.Content)/2, maxKeys)
+			return met
+		}
 		if k.Tag == "!!merge" || k.Kind == yaml.AliasNode {
 			continue
 		}
@@ -283,6 +322,9 @@ func (d *decoder) mapping(n *yaml.Node, path string, keys ...key) (met map[strin
 			d.errorf(k, "remove it", "%s is not in this version", join(path, k.Value))
 		default:
 			met[k.Value] = true
+			if !null(v) && !strings.Contains(path, "[") {
+				d.origins[join(path, k.Value)] = d.pos(k)
+			}
 			keys[at].read(v)
 		}
 	}
@@ -317,14 +359,18 @@ func join(path, key string) string {
 	return path + "." + key
 }
 
-// list reads every entry of n with the entry's own path.
-func (d *decoder) list(n *yaml.Node, path string, read func(n *yaml.Node, path string)) {
+// list reads every entry of n, of which there are at most so many, with the
+// entry's own path.
+func (d *decoder) list(n *yaml.Node, path string, most int, read func(n *yaml.Node, path string)) {
 	if !d.is(n, path, "a list", yaml.SequenceNode) {
 		return
 	}
 	for i, c := range n.Content {
-		if i == maxEntries {
-			d.errorf(c, "", "%s has %d entries, at most %d are read", path, len(n.Content), maxEntries)
+		if d.full() {
+			return
+		}
+		if i == most {
+			d.errorf(c, "", "%s has %d entries, at most %d are read", path, len(n.Content), most)
 			return
 		}
 		read(c, fmt.Sprintf("%s[%d]", path, i))
@@ -335,7 +381,10 @@ func (d *decoder) list(n *yaml.Node, path string, read func(n *yaml.Node, path s
 var bare = []string{"yes", "no", "on", "off"}
 
 // text is a string that every reader of YAML takes for one.
-func (d *decoder) text(n *yaml.Node, path string) (string, bool) {
+func (d *decoder) text(n *yaml.Node, path string) (string, bool) { return d.string(n, path, maxText) }
+
+// string is a text of at most so many bytes.
+func (d *decoder) string(n *yaml.Node, path string, most int) (string, bool) {
 	if n.Kind == yaml.ScalarNode && n.Style == 0 && n.Value != "" && describe(n) != "a string" {
 		d.errorf(n, quoted(n, path), "%s must be a string: bare %s is %s", path, n.Value, describe(n))
 		return "", false
@@ -345,6 +394,10 @@ func (d *decoder) text(n *yaml.Node, path string) (string, bool) {
 	}
 	if n.Style == 0 && slices.Contains(bare, strings.ToLower(n.Value)) {
 		d.errorf(n, quoted(n, path), "%s must be a string: bare %s is a boolean to some readers of YAML", path, n.Value)
+		return "", false
+	}
+	if len(n.Value) > most {
+		d.errorf(n, "", "%s has %d bytes, at most %d are read", path, len(n.Value), most)
 		return "", false
 	}
 	return n.Value, true
@@ -358,6 +411,9 @@ func quoted(n *yaml.Node, path string) string {
 	return fmt.Sprintf("write %s: %q", path[strings.LastIndexByte(path, '.')+1:], n.Value)
 }
 
+// otherWord is what a key has for another key's word.
+var otherWord = map[string]string{"rw": "writable", "writable": "rw"}
+
 // oneOf is the index of the word in words, -1 after a complaint.
 func (d *decoder) oneOf(n *yaml.Node, path string, words ...string) int {
 	s, ok := d.text(n, path)
@@ -366,9 +422,12 @@ func (d *decoder) oneOf(n *yaml.Node, path string, words ...string) int {
 	}
 	i := slices.Index(words, s)
 	if i < 0 {
-		hint := ""
-		if w := nearest(s, words); w != "" {
-			hint = fmt.Sprintf("did you mean %q?", w)
+		hint, meant := "", nearest(s, words)
+		if w := otherWord[s]; slices.Contains(words, w) {
+			meant = w
+		}
+		if meant != "" {
+			hint = fmt.Sprintf("did you mean %q?", meant)
 		}
 		d.errorf(n, hint, "%s must be %s, not %q", path, strings.Join(words, " or "), s)
 	}
@@ -397,9 +456,9 @@ func (d *decoder) boolean(n *yaml.Node, path string) (value, ok bool) {
 // shown is a scalar as its author wrote it, quotes included.
 func shown(n *yaml.Node) string {
 	if n.Style == 0 {
-		return n.Value
+		return clip(n.Value)
 	}
-	return fmt.Sprintf("%q", n.Value)
+	return fmt.Sprintf("%q", clip(n.Value))
 }
 
 // nearest is the one word that a mistyped one most likely meant, empty if none

@@ -104,6 +104,44 @@ func encode(p *Policy) []byte {
 		b.WriteString("},\n")
 	}
 	b.WriteString("    ]\n")
+	if len(p.HostServices) > 0 {
+		b.WriteString("host_services:\n")
+		for _, s := range p.HostServices {
+			fmt.Fprintf(&b, "  - {name: %q, port: %d}\n", s.Name, s.Port)
+		}
+	}
+	if p.EnvFile.Given != "" {
+		fmt.Fprintf(&b, "secrets: {env_file: %s}\n", quote(p.EnvFile.Given))
+	}
+	if p.Image.Base != DefaultBase || p.Image.Packages != nil || p.Image.Run != nil {
+		fmt.Fprintf(&b, "image:\n  base: %q\n  packages: %s\n  run: %s\n", p.Image.Base, quotes(p.Image.Packages), quotes(p.Image.Run))
+	}
+	if r := p.Resources; r != (Resources{Pids: DefaultPids}) {
+		b.WriteString("resources:\n")
+		if r.Memory > 0 {
+			fmt.Fprintf(&b, "  memory: %dk\n", r.Memory/1024)
+		}
+		if r.NanoCPUs > 0 {
+			fmt.Fprintf(&b, "  cpus: %d.%09d\n", r.NanoCPUs/1e9, r.NanoCPUs%1e9)
+		}
+		fmt.Fprintf(&b, "  pids: %d\n", r.Pids)
+	}
+	if p.Git != (Git{}) {
+		config, dir := "ro", "rw"
+		if p.Git.ConfigWritable {
+			config = "writable"
+		}
+		if p.Git.DirReadOnly {
+			dir = "ro"
+		}
+		fmt.Fprintf(&b, "git: {config: %s, dir: %s}\n", config, dir)
+	}
+	if len(p.Background) > 0 {
+		fmt.Fprintf(&b, "background: [%s]\n", strings.Join(p.Background, ", "))
+	}
+	if len(p.PreLaunch) > 0 {
+		fmt.Fprintf(&b, "hooks: {pre_launch: %s}\n", quotes(p.PreLaunch))
+	}
 	if len(p.Command) > 0 {
 		b.WriteString("profile_options:\n  shell:\n    command: [")
 		for _, a := range p.Command {
@@ -112,6 +150,15 @@ func encode(p *Policy) []byte {
 		b.WriteString("]\n")
 	}
 	return b.Bytes()
+}
+
+// quotes are the texts of lines as a list.
+func quotes(lines []Line) string {
+	var b strings.Builder
+	for _, l := range lines {
+		b.WriteString(quote(l.Text) + ", ")
+	}
+	return "[" + b.String() + "]"
 }
 
 // quote is s in YAML's double quotes.
@@ -130,7 +177,14 @@ func quote(s string) string {
 // settled is p without what depends on how it was written.
 func settled(p *Policy) *Policy {
 	c := *p
-	c.Digest = ""
+	c.Digest, c.Origins = "", nil
+	c.EnvFile.Pos = diag.Pos{}
+	c.Image.Packages, c.Image.Run, c.PreLaunch = bareLines(p.Image.Packages), bareLines(p.Image.Run), bareLines(p.PreLaunch)
+	c.HostServices = nil
+	for _, s := range p.HostServices {
+		s.Pos = diag.Pos{}
+		c.HostServices = append(c.HostServices, s)
+	}
 	c.Mounts, c.Egress.Allow = nil, nil
 	for _, readOnly := range []bool{false, true} {
 		for _, m := range p.Mounts {
@@ -145,6 +199,14 @@ func settled(p *Policy) *Policy {
 		c.Egress.Allow = append(c.Egress.Allow, r)
 	}
 	return &c
+}
+
+// bareLines are lines without their places.
+func bareLines(lines []Line) (bare []Line) {
+	for _, l := range lines {
+		bare = append(bare, Line{Text: l.Text})
+	}
+	return bare
 }
 
 func FuzzDecode(f *testing.F) {

@@ -1,10 +1,8 @@
 package policy
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -22,6 +20,13 @@ const (
 	around                  // the path, what holds it and what it holds
 )
 
+// What even a file that no sandbox gets to see may not lie in: corral makes and
+// removes what is there.
+const (
+	ownState = "corral's own state and build directories"
+	ownOther = "a directory of corral's own"
+)
+
 // guards is what no sandbox gets to see or to cover. A path that starts with ~
 // is meant for the user's home and for root's, one below ~/.config or
 // ~/.local/share also for the XDG directories in force. The first row that
@@ -36,7 +41,7 @@ var guards = []struct {
 	{"/root", whole, "root's home directory"},
 
 	{"~/.config/corral", around, "corral's own settings"},
-	{"~/.local/share/corral", around, "corral's own state and build directories"},
+	{"~/.local/share/corral", around, ownState},
 
 	// The same paths inside: what is mounted there would cover corral's own.
 	{"/etc/corral", around, "the place of corral's own files in a sandbox"},
@@ -191,137 +196,16 @@ var guards = []struct {
 	{"~/.lesshst", around, "history of a pager"},
 }
 
-// id names a file whatever path leads to it.
-type id struct{ dev, ino uint64 }
-
-// wall is one row of guards on this machine.
-type wall struct {
-	path   string // of the table, ~ expanded
-	real   string // symlinks resolved as far as it exists
-	self   id     // zero if it does not exist
-	chain  []id   // of everything on the way to it that exists
-	reach  reach
-	reason string
-}
-
-func (ps places) walls(env Env) (ws []wall) {
-	add := func(path string, r reach, reason string) {
-		path = filepath.Clean(path)
-		at := ps.at(path)
-		w := wall{path: path, real: at.real, chain: at.chain, reach: r, reason: reason}
-		if at.exists {
-			w.self = at.chain[0]
-		}
-		ws = append(ws, w)
-	}
-	xdg := []struct{ std, now string }{{"~/.config", env.ConfigHome}, {"~/.local/share", env.DataHome}}
-	for _, g := range guards {
-		rest, personal := strings.CutPrefix(g.path, "~")
-		if !personal {
-			add(g.path, g.reach, g.reason)
-			continue
-		}
-		for _, home := range env.homes() {
-			add(home+rest, g.reach, g.reason)
-		}
-		for _, x := range xdg {
-			if rest, ok := strings.CutPrefix(g.path, x.std+"/"); ok && filepath.IsAbs(x.now) {
-				add(x.now+"/"+rest, g.reach, g.reason)
-			}
-		}
-		if rest != "" {
-			add("/root"+rest, g.reach, g.reason)
-		}
-	}
-	for _, dir := range env.Own {
-		add(dir, around, "a directory of corral's own")
-	}
-	return ws
-}
-
-// place is where a path leads: symlinks resolved as far as it exists.
-type place struct {
-	real   string
-	exists bool
-	chain  []id // of it, if it exists, and of every directory above that does
-}
-
-// places remembers what was looked up.
-type places map[string]place
-
-// at is the place of a clean absolute path.
-func (ps places) at(path string) place {
-	if p, ok := ps[path]; ok {
-		return p
-	}
-	p, up := place{real: path}, place{exists: true}
-	if path != "/" {
-		up = ps.at(filepath.Dir(path))
-		p = place{real: filepath.Join(up.real, filepath.Base(path)), chain: up.chain}
-	}
-	if up.exists {
-		switch fi, err := os.Lstat(p.real); {
-		case err == nil && fi.Mode()&fs.ModeSymlink == 0:
-			p.exists, p.chain = true, append([]id{idOf(fi)}, up.chain...)
-		case err == nil:
-			if target, err := filepath.EvalSymlinks(p.real); err == nil {
-				p = ps.at(target)
-			}
-		}
-	}
-	ps[path] = p
-	return p
-}
-
-func idOf(fi fs.FileInfo) id { return id{stat(fi).Dev, stat(fi).Ino} }
-
-// within reports whether path is dir or lies below it.
-func within(dir, path string) bool {
-	return dir == "/" || path == dir || strings.HasPrefix(path, dir+"/")
-}
-
-// site is a path on its way to become a mount.
-type site struct {
-	spellings []string // absolute and clean: as written, and resolved
-	self      id       // zero if it does not exist
-	chain     []id
-}
-
-// verdict is the reason not to mount a site, empty if there is none. An exact
-// one says what the site is, any other what it holds or where it lies.
-func verdict(ws []wall, s site) (reason string, exact bool) {
-	for _, w := range ws {
-		if slices.Contains(s.spellings, w.path) || slices.Contains(s.spellings, w.real) || s.self != (id{}) && s.self == w.self {
-			return w.reason, true
-		}
-	}
-	for _, w := range ws {
-		above := s.self != (id{}) && slices.Contains(w.chain, s.self)
-		below := w.self != (id{}) && slices.Contains(s.chain, w.self)
-		for _, p := range s.spellings {
-			above = above || within(p, w.path) || within(p, w.real)
-			below = below || within(w.path, p) || within(w.real, p)
-		}
-		switch {
-		case above:
-			return fmt.Sprintf("it holds %s (%s)", w.path, w.reason), false
-		case below && w.reach == around:
-			return fmt.Sprintf("it lies in %s (%s)", w.path, w.reason), false
-		}
-	}
-	return "", false
-}
-
 // guard resolves the mounts of p and refuses those that no policy can ask for,
 // the project directory in run mode among them. The error is not the
 // person's.
 func (d *decoder) guard(p *Policy, env Env) error {
-	ps := places{}
-	ws := ps.walls(env)
-	points, err := mountPoints()
+	table, err := mountTableOf()
 	if err != nil {
 		return err
 	}
+	ps := newPlaces(table)
+	ws := ps.walls(env)
 
 	fi, err := os.Lstat(p.Dir)
 	if err != nil {
@@ -331,10 +215,11 @@ func (d *decoder) guard(p *Policy, env Env) error {
 	project := Mount{Path: p.Dir, Given: p.Dir, Pos: here, Dev: idOf(fi).dev, Ino: idOf(fi).ino}
 	judged := ws
 	if p.Mode == Daemon { // it is not mounted: only how wide it is matters
-		judged = slices.DeleteFunc(slices.Clone(ws), func(w wall) bool { return w.reach != whole })
+		judged = ws.only(func(w wall) bool { return w.reach == whole })
 	}
 	const elsewhere = "put the policy into the directory of one project"
-	switch reason, exact := verdict(judged, site{spellings: []string{p.Dir}, self: idOf(fi), chain: ps.at(p.Dir).chain}); {
+	spellings := append([]string{p.Dir}, ps.aliases(p.Dir)...)
+	switch reason, exact := judged.verdict(site{spellings: spellings, self: idOf(fi), chain: ps.at(p.Dir).chain}); {
 	case !fi.IsDir():
 		d.report(here, "", fmt.Sprintf("the project directory %s is %s", p.Dir, describeMode(fi.Mode())))
 	case exact:
@@ -342,50 +227,43 @@ func (d *decoder) guard(p *Policy, env Env) error {
 	case reason != "":
 		d.report(here, elsewhere, fmt.Sprintf("the project directory is %s: %s", p.Dir, reason))
 	case p.Mode == Run:
-		d.submounts(ws, points, p.Dir, p.Dir, here)
+		project.Submounts = d.submounts(ws, ps, p.Dir, p.Dir, here)
 	}
 	if p.Mode == Run {
 		p.Project = project
 	}
 
 	for i := range p.Mounts {
-		d.source(&p.Mounts[i], d.mountKeys[i], ps, ws, points, env.Home)
+		d.source(&p.Mounts[i], d.mountKeys[i], ps, ws, env.Home)
 	}
-	d.overlaps(p, project)
+	d.overlaps(p, project, ps)
+	if p.EnvFile != (EnvFile{}) {
+		return d.secrets(p, ps, ws, env)
+	}
 	return nil
 }
 
 // source resolves one mount and judges it. A refused mount is left without a
 // path.
-func (d *decoder) source(m *Mount, key string, ps places, ws []wall, points []string, home string) {
+func (d *decoder) source(m *Mount, key string, ps *places, ws walls, home string) {
 	refuse := func(hint, format string, args ...any) {
 		m.Path = ""
 		d.report(m.Pos, hint, fmt.Sprintf(format, args...))
 	}
-	// Not cleaned: a .. after a symlink is the kernel's to resolve.
-	written := m.Given
-	if rest, ok := strings.CutPrefix(written, "~"); ok {
-		written = home + rest
-	}
-	clean := filepath.Clean(written)
-	s := site{spellings: []string{clean}}
-	real, err := filepath.EvalSymlinks(written)
-	var fi fs.FileInfo
+	written := expand(m.Given, home)
+	clean, at := filepath.Clean(written), ps.written(written)
+	real, err := at.real, at.err
+	s := site{spellings: []string{clean, real}}
 	if err == nil {
-		fi, err = os.Lstat(real)
-	}
-	if err == nil {
-		s.spellings = append(s.spellings, real)
-		s.self, s.chain = idOf(fi), ps.at(real).chain
-	} else {
-		s.spellings = append(s.spellings, ps.at(clean).real)
+		s.self, s.chain = at.chain[0], at.chain
+		s.spellings = append(s.spellings, ps.aliases(real)...)
 	}
 
 	via := clean
 	if err == nil && real != clean {
 		via = "via symlink " + m.Given
 	}
-	reason, exact := verdict(ws, s)
+	reason, exact := ws.verdict(s)
 	switch {
 	case exact:
 		refuse("", "refusing to mount %s (%s)", reason, via)
@@ -394,88 +272,105 @@ func (d *decoder) source(m *Mount, key string, ps places, ws []wall, points []st
 	case reason != "":
 		refuse("", "refusing to mount %s: %s", clean, reason)
 	case errors.Is(err, fs.ErrNotExist):
-		refuse("corral creates nothing on the host: make it first, or correct the path", "%s: %s does not exist", key, clean)
+		refuse(makeFirst, "%s: %s does not exist", key, clean)
 	case err != nil:
 		refuse("", "%s: %s: %s", key, clean, plainly(err))
-	case !fi.IsDir() && !fi.Mode().IsRegular():
-		refuse("mount a directory or a regular file", "%s: %s is %s", key, clean, describeMode(fi.Mode()))
+	case !at.info.IsDir() && !at.info.Mode().IsRegular():
+		refuse("mount a directory or a regular file", "%s: %s is %s", key, clean, describeMode(at.info.Mode()))
 	default:
 		m.Path, m.Dev, m.Ino = real, s.self.dev, s.self.ino
-		d.submounts(ws, points, real, m.Given, m.Pos)
+		m.Submounts = d.submounts(ws, ps, real, m.Given, m.Pos)
 	}
 }
 
-// submounts judges what is mounted below path, since it comes along.
-func (d *decoder) submounts(ws []wall, points []string, path, given string, at diag.Pos) {
+const makeFirst = "corral creates nothing on the host: make it first, or correct the path"
+
+// expand writes out the home that a path starts with.
+func expand(path, home string) string {
+	if rest, ok := strings.CutPrefix(path, "~"); ok {
+		return home + rest
+	}
+	return path
+}
+
+// submounts are the mount points below path, each judged, since it comes along.
+func (d *decoder) submounts(ws walls, ps *places, path, given string, at diag.Pos) []string {
+	points := ps.table.below(path)
 	for _, point := range points {
-		if point == path || !within(path, point) {
-			continue
-		}
 		fi, err := os.Lstat(point)
 		if err != nil {
 			d.report(at, "", fmt.Sprintf("refusing to mount %s: %s is mounted in it and cannot be examined: %s", given, point, plainly(err)))
 			continue
 		}
 		// Only what it is counts here: where it lies was judged with path.
-		if reason, _ := verdict(ws, site{self: idOf(fi), chain: []id{idOf(fi)}}); reason != "" {
+		if reason, _ := ws.verdict(site{self: idOf(fi), chain: []id{idOf(fi)}}); reason != "" {
 			d.report(at, "", fmt.Sprintf("refusing to mount %s: %s is mounted in it: %s", given, point, reason))
 		}
 	}
-}
-
-// mountPoints are the mount points that this thread sees.
-func mountPoints() ([]string, error) {
-	f, err := os.Open("/proc/thread-self/mountinfo")
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return parseMounts(f)
-}
-
-// parseMounts reads the fifth field of each line, see proc_pid_mountinfo(5).
-func parseMounts(r io.Reader) (points []string, err error) {
-	unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
-	lines := bufio.NewScanner(r)
-	for lines.Scan() {
-		fields := strings.Fields(lines.Text())
-		if len(fields) < 5 {
-			return nil, fmt.Errorf("mountinfo: line %q", lines.Text())
-		}
-		points = append(points, unescape.Replace(fields[4]))
-	}
-	return points, lines.Err()
+	return points
 }
 
 // overlaps refuses a mount that is, holds or lies in another, or the project
 // directory where that is a mount by itself. Of two, the later in the policy
-// is named.
-func (d *decoder) overlaps(p *Policy, project Mount) {
+// is named, with the first that it meets.
+func (d *decoder) overlaps(p *Policy, project Mount, ps *places) {
+	// Of the mounts so far, the first that has a path or an identity, and the
+	// first that has a path in it.
+	at, of, in := map[string]int{}, map[id]int{}, map[string]int{}
 	for i, m := range p.Mounts {
 		if m.Path == "" {
 			continue
 		}
+		spellings := append([]string{m.Path}, ps.aliases(m.Path)...)
 		if p.Mode == Run {
 			switch {
 			case same(m, project):
 				d.report(m.Pos, "remove it", "the project directory is mounted by itself in run mode, read and write")
-			case within(project.Path, m.Path):
+			case slices.ContainsFunc(spellings, func(s string) bool { return within(project.Path, s) }):
 				d.report(m.Pos, "", fmt.Sprintf("%s lies in the project directory, which is mounted by itself in run mode", m.Given))
-			case within(m.Path, project.Path):
+			case slices.ContainsFunc(spellings, func(s string) bool { return within(s, project.Path) }):
 				d.report(m.Pos, "", fmt.Sprintf("%s holds the project directory, which is mounted by itself in run mode", m.Given))
 			}
 		}
-		for _, o := range p.Mounts[:i] {
-			switch {
-			case o.Path == "":
-			case same(m, o):
-				d.report(m.Pos, "keep one of the two", fmt.Sprintf("%s is listed already, at %s", m.Given, o.Pos))
-			case within(o.Path, m.Path):
-				d.report(m.Pos, "mounts may not overlap", fmt.Sprintf("%s lies in %s, listed at %s", m.Given, o.Given, o.Pos))
-			case within(m.Path, o.Path):
-				d.report(m.Pos, "mounts may not overlap", fmt.Sprintf("%s holds %s, listed at %s", m.Given, o.Given, o.Pos))
+		self := id{m.Dev, m.Ino}
+		hit, relation := i, ""
+		meet := func(other int, met bool, how string) {
+			if met && other < hit {
+				hit, relation = other, how
 			}
 		}
+		other, met := of[self]
+		meet(other, met, "is")
+		for _, s := range spellings {
+			for dir := range upward(s) {
+				other, met = at[dir]
+				meet(other, met, "lies in")
+			}
+			other, met = in[s]
+			meet(other, met, "holds")
+		}
+		switch relation {
+		case "":
+		case "is":
+			d.report(m.Pos, "keep one of the two", fmt.Sprintf("%s is listed already, at %s", m.Given, p.Mounts[hit].Pos))
+		default:
+			d.report(m.Pos, "mounts may not overlap", fmt.Sprintf("%s %s %s, listed at %s", m.Given, relation, p.Mounts[hit].Given, p.Mounts[hit].Pos))
+		}
+
+		note(of, self, i)
+		for _, s := range spellings {
+			note(at, s, i)
+			for dir := range upward(s) {
+				note(in, dir, i)
+			}
+		}
+	}
+}
+
+// note keeps the first row of a key.
+func note[K comparable](m map[K]int, key K, row int) {
+	if _, ok := m[key]; !ok {
+		m[key] = row
 	}
 }
 

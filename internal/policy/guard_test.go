@@ -29,14 +29,14 @@ func mounting(paths ...string) string {
 // meant, what is below; the neighbour with a longer name is not touched.
 func TestEveryGuard(t *testing.T) {
 	m := newMachine(t)
-	ws := places{}.walls(m.env)
+	ws := newPlaces(mountTable{}).walls(m.env)
 	for _, g := range guards {
 		if g.reason == "" || g.reach == 0 {
 			t.Errorf("row %q has no reason or no reach", g.path)
 		}
 		path := m.path(g.path)
 		refused := func(p string) string {
-			reason, _ := verdict(ws, site{spellings: []string{p}})
+			reason, _ := ws.verdict(site{spellings: []string{p}})
 			return reason
 		}
 		if refused(path) == "" {
@@ -280,7 +280,7 @@ func TestBindMounts(t *testing.T) {
 
 func TestMountPointsAreUnescaped(t *testing.T) {
 	got, err := parseMounts(strings.NewReader("22 1 0:21 / /a\\040b\\011\\012\\134c rw,nosuid shared:7 - proc proc rw\n23 1 0:22 /x / rw - ext4 /dev/x rw\n"))
-	if err != nil || len(got) != 2 || got[0] != "/a b\t\n\\c" || got[1] != "/" {
+	if err != nil || len(got.points) != 2 || got.points[0] != "/" || got.points[1] != "/a b\t\n\\c" {
 		t.Errorf("%q, %v", got, err)
 	}
 }

@@ -50,7 +50,7 @@ func Find(dir string, homes ...string) (string, error) {
 			return "", err
 		}
 		if dir == "/" || isHome(at) || device(above) != device(top) {
-			return "", exit.Invalidf("write one (the README shows how), or name one elsewhere with --policy FILE",
+			return "", exit.Invalidf("write one with corral init --profile shell, or name one elsewhere with --policy FILE",
 				"there is no %s in %s or above it, up to %s", FileName, start, dir)
 		}
 		dir, at = filepath.Dir(dir), above
@@ -179,21 +179,14 @@ func read(path string, env Env) (src []byte, self Mount, err error) {
 		return nil, Mount{}, err
 	}
 
-	owners := []uint32{uint32(env.UID)}
-	if os.Geteuid() == 0 {
-		owners = append(owners, 0)
-	}
-	if env.UID == 0 {
-		project, err := os.Stat(cmp.Or(env.Project, dir))
-		if err != nil {
-			return nil, Mount{}, err
-		}
-		owners = append(owners, stat(project).Uid)
+	owners, err := env.owners(dir)
+	if err != nil {
+		return nil, Mount{}, err
 	}
 	if !fi.Mode().IsRegular() {
 		return nil, Mount{}, fmt.Errorf("%s, not a regular file", describeMode(fi.Mode()))
 	}
-	if err := trusted(file, stat(fi), stat(dirInfo), owners); err != nil {
+	if err := trusted(file, "a policy is the user's own: read it, then copy it", stat(fi), stat(dirInfo), owners); err != nil {
 		return nil, Mount{}, err
 	}
 	// One byte more than is accepted, so that too much is seen as such.
@@ -201,13 +194,32 @@ func read(path string, env Env) (src []byte, self Mount, err error) {
 	return src, Mount{Path: file, Given: path, ReadOnly: true, Dev: stat(fi).Dev, Ino: stat(fi).Ino}, err
 }
 
+// owners are who may have written what corral reads, the user first. Under root,
+// root's own count as well, and if the user is root, those of whom the project
+// directory is.
+func (e Env) owners(dir string) ([]uint32, error) {
+	owners := []uint32{uint32(e.UID)}
+	if os.Geteuid() == 0 {
+		owners = append(owners, 0)
+	}
+	if e.UID == 0 {
+		project, err := os.Stat(cmp.Or(e.Project, dir))
+		if err != nil {
+			return nil, err
+		}
+		owners = append(owners, stat(project).Uid)
+	}
+	return owners, nil
+}
+
 // trusted says why somebody else than the owners, the first of whom is the
-// user, may have written the file or put it into its directory.
-func trusted(path string, file, dir *syscall.Stat_t, owners []uint32) error {
+// user, may have written the file or put it into its directory; foreign is what
+// to do about a file of somebody else's.
+func trusted(path, foreign string, file, dir *syscall.Stat_t, owners []uint32) error {
 	in := filepath.Dir(path)
 	switch {
 	case !slices.Contains(owners, file.Uid):
-		return exit.Invalidf("a policy is the user's own: read it, then copy it", "the file belongs to uid %d, not to uid %d", file.Uid, owners[0])
+		return exit.Invalidf(foreign, "the file belongs to uid %d, not to uid %d", file.Uid, owners[0])
 	case writable(file):
 		return exit.Invalidf(fmt.Sprintf("chmod go-w %q", path), "the file is writable by others (mode %04o)", file.Mode&0o777)
 	case dir.Uid != 0 && !slices.Contains(owners, dir.Uid):

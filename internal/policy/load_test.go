@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"syscall"
 	"testing"
@@ -112,7 +113,7 @@ func TestLoad(t *testing.T) {
 	}
 	p, err = m.load("profile: shell\nmode: daemon\nmounts: {rw: [~/Projects/p]}\n")
 	m.must(err)
-	if p.Project != (Mount{}) || len(p.Mounts) != 1 {
+	if !reflect.DeepEqual(p.Project, Mount{}) || len(p.Mounts) != 1 {
 		t.Errorf("%+v", p)
 	}
 }
@@ -237,7 +238,7 @@ func TestOwners(t *testing.T) {
 			owners = append(owners, 0)
 		}
 		got := ""
-		if err := trusted("/d/corral.yaml", &file, &dir, owners); err != nil {
+		if err := trusted("/d/corral.yaml", "", &file, &dir, owners); err != nil {
 			got = err.Error()
 		}
 		if got != c.want {

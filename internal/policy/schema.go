@@ -37,12 +37,13 @@ func (d *decoder) policy(src []byte) *Policy {
 		Image:     Image{Base: DefaultBase},
 		Resources: Resources{Pids: DefaultPids},
 		Digest:    fmt.Sprintf("sha256:%x", sha256.Sum256(src)),
+		Origins:   d.origins,
 	}
 	root := d.document(src)
 	if root == nil {
 		return p
 	}
-	var options *yaml.Node
+	var options, background *yaml.Node // judged by the profile, wherever that stands
 	met := d.mapping(root, "",
 		key{"profile", func(n *yaml.Node) { p.Profile, d.profileNode = d.profile(n), n }},
 		key{"name", func(n *yaml.Node) { p.Name = d.name(n) }},
@@ -65,21 +66,53 @@ func (d *decoder) policy(src []byte) *Policy {
 				key{"mode", nil},
 			)
 		}},
+		key{"host_services", func(n *yaml.Node) { p.HostServices = d.hostServices(n, "host_services") }},
+		key{"secrets", func(n *yaml.Node) {
+			d.mapping(n, "secrets",
+				key{"env_file", func(n *yaml.Node) { p.EnvFile = d.envFile(n, "secrets.env_file") }},
+				key{"inject", nil},
+			)
+		}},
+		key{"image", func(n *yaml.Node) {
+			d.mapping(n, "image",
+				key{"base", func(n *yaml.Node) { p.Image.Base = d.imageBase(n, "image.base") }},
+				key{"packages", func(n *yaml.Node) { p.Image.Packages = d.packages(n, "image.packages") }},
+				key{"run", func(n *yaml.Node) { p.Image.Run = d.scripts(n, "image.run") }},
+			)
+		}},
+		key{"resources", func(n *yaml.Node) {
+			d.mapping(n, "resources",
+				key{"memory", func(n *yaml.Node) { p.Resources.Memory = d.memory(n, "resources.memory") }},
+				key{"cpus", func(n *yaml.Node) { p.Resources.NanoCPUs = d.cpus(n, "resources.cpus") }},
+				key{"pids", func(n *yaml.Node) { p.Resources.Pids = d.pids(n, "resources.pids") }},
+			)
+		}},
+		key{"git", func(n *yaml.Node) {
+			d.mapping(n, "git",
+				key{"config", func(n *yaml.Node) { p.Git.ConfigWritable = d.oneOf(n, "git.config", "ro", "writable") == 1 }},
+				key{"dir", func(n *yaml.Node) { p.Git.DirReadOnly = d.oneOf(n, "git.dir", "rw", "ro") == 1 }},
+			)
+		}},
+		key{"background", func(n *yaml.Node) { background = n }},
+		key{"hooks", func(n *yaml.Node) {
+			d.mapping(n, "hooks",
+				key{"pre_launch", func(n *yaml.Node) { p.PreLaunch = d.scripts(n, "hooks.pre_launch") }},
+			)
+		}},
 		key{"profile_options", func(n *yaml.Node) { options = n }},
-		key{"host_services", nil},
-		key{"secrets", nil},
-		key{"image", nil},
-		key{"resources", nil},
-		key{"git", nil},
-		key{"background", nil},
-		key{"hooks", nil},
 		key{"publish", nil},
 	)
-	if !met["profile"] && root.Kind == yaml.MappingNode {
+	switch {
+	case d.full():
+		d.errorf(root, "correct the first ones, then look again", "%d mistakes: what follows them was not read", len(d.errs))
+	case !met["profile"] && root.Kind == yaml.MappingNode && len(root.Content) <= 2*maxKeys:
 		d.errorf(root, "start with profile: and a name", "no profile")
 	}
 	if options != nil {
 		d.options(options, p)
+	}
+	if background != nil {
+		p.Background = d.background(background, "background", p.Profile)
 	}
 	return p
 }
@@ -143,8 +176,8 @@ func (d *decoder) command(n *yaml.Node, path string) (argv []string) {
 		d.errorf(n, fmt.Sprintf("write [%s]", strings.Join(strings.Fields(n.Value), ", ")), "%s must be a list, this is a string", path)
 		return nil
 	}
-	d.list(n, path, func(n *yaml.Node, path string) {
-		s, ok := d.text(n, path)
+	d.list(n, path, maxEntries, func(n *yaml.Node, path string) {
+		s, ok := d.string(n, path, maxCommand)
 		if ok && strings.ContainsRune(s, 0) {
 			d.errorf(n, "", "%s holds a zero byte, which no argument can", path)
 		}
@@ -159,49 +192,95 @@ func (d *decoder) command(n *yaml.Node, path string) (argv []string) {
 	return argv
 }
 
+// scripts reads a list of commands for a shell, each perhaps of several lines.
+func (d *decoder) scripts(n *yaml.Node, path string) (lines []Line) {
+	d.list(n, path, maxEntries, func(n *yaml.Node, path string) {
+		switch s, ok := d.string(n, path, maxCommand); {
+		case !ok:
+		case strings.TrimSpace(s) == "":
+			d.errorf(n, "name a command, or remove it", "%s is empty", path)
+		case strings.ContainsRune(s, 0):
+			d.errorf(n, "", "%s holds a zero byte, which no command can", path)
+		default:
+			lines = append(lines, Line{Text: s, Pos: d.pos(n)})
+		}
+	})
+	return lines
+}
+
+// cron is the one job in the background that there is.
+const cron = "cron"
+
+func (d *decoder) background(n *yaml.Node, path, profile string) (jobs []string) {
+	if profile != "hermes" && profile != "" && n.Kind == yaml.SequenceNode && len(n.Content) > 0 {
+		d.errorf(n, "remove it", "%s without profile: hermes: no other profile has a scheduler", path)
+	}
+	d.list(n, path, maxEntries, func(n *yaml.Node, path string) {
+		switch {
+		case d.oneOf(n, path, cron) < 0:
+		case len(jobs) > 0:
+			d.errorf(n, "keep one of the two", "%s: %s is listed twice", path, cron)
+		default:
+			jobs = append(jobs, cron)
+		}
+	})
+	return jobs
+}
+
 func (d *decoder) mounts(n *yaml.Node, path string, readOnly bool) (mounts []Mount) {
-	d.list(n, path, func(n *yaml.Node, path string) {
-		if null(n) && n.Value == "~" {
-			d.errorf(n, "did you mean ~/ or a path?", "%s: bare ~ is null to YAML, not a path", path)
-			return
+	d.list(n, path, maxMounts, func(n *yaml.Node, path string) {
+		if s, ok := d.path(n, path); ok {
+			mounts = append(mounts, Mount{Path: s, Given: s, ReadOnly: readOnly, Pos: d.pos(n)})
+			d.mountKeys = append(d.mountKeys, path)
 		}
-		s, ok := d.text(n, path)
-		if !ok {
-			return
-		}
-		if message, hint := malformed(s); message != "" {
-			d.errorf(n, hint, "%s: %s", path, message)
-			return
-		}
-		mounts = append(mounts, Mount{Path: s, Given: s, ReadOnly: readOnly, Pos: d.pos(n)})
-		d.mountKeys = append(d.mountKeys, path)
 	})
 	return mounts
 }
 
+// path is the spelling of an absolute path on the host.
+func (d *decoder) path(n *yaml.Node, path string) (string, bool) {
+	if null(n) && n.Value == "~" {
+		d.errorf(n, "did you mean ~/ or a path?", "%s: bare ~ is null to YAML, not a path", path)
+		return "", false
+	}
+	s, ok := d.text(n, path)
+	if !ok {
+		return "", false
+	}
+	if message, hint := malformed(s); message != "" {
+		d.report(d.pos(n), hint, path+": "+message)
+		return "", false
+	}
+	return s, true
+}
+
+// maxPath is what Linux takes for one, in bytes (PATH_MAX without its NUL).
+const maxPath = 4095
+
 // malformed says why s is not the spelling of an absolute path.
 func malformed(s string) (message, hint string) {
 	user, _, _ := strings.Cut(s, "/")
+	shown := clip(s)
 	switch {
 	case s == "":
 		return "the path is empty", ""
 	case strings.ContainsFunc(s, unicode.IsControl):
-		return fmt.Sprintf("%q holds a control character", s), ""
-	case len(s) > 4095:
+		return fmt.Sprintf("%q holds a control character", shown), ""
+	case len(s) > maxPath:
 		return "the path is longer than a path can be", ""
 	case user == "~" || user == "":
 		return "", ""
 	case user[0] == '~':
-		return fmt.Sprintf("%q: only ~/ is expanded, for your own home", s), "write the path out"
+		return fmt.Sprintf("%q: only ~/ is expanded, for your own home", shown), "write the path out"
 	case user[0] == '$':
-		return fmt.Sprintf("%q: variables are not expanded in a policy", s), "write ~/ for your home, or the path out"
+		return fmt.Sprintf("%q: variables are not expanded in a policy", shown), "write ~/ for your home, or the path out"
 	}
-	return fmt.Sprintf("%q is a relative path", s), "start it with / or ~/"
+	return fmt.Sprintf("%q is a relative path", shown), "start it with / or ~/"
 }
 
 func (d *decoder) allow(n *yaml.Node, path string) (rules []Rule) {
 	first := map[Domain]diag.Pos{}
-	d.list(n, path, func(n *yaml.Node, path string) {
+	d.list(n, path, maxEntries, func(n *yaml.Node, path string) {
 		r := Rule{Ports: []uint16{80, 443}, Liveness: true, Pos: d.pos(n)}
 		at := n
 		switch {
@@ -270,7 +349,8 @@ func (d *decoder) ports(n *yaml.Node, path string) (ports []uint16, every bool) 
 		d.errorf(n, hint, "%s must be a list or any, this is %s", path, shown(n))
 		return nil, false
 	}
-	d.list(n, path, func(n *yaml.Node, path string) {
+	listed := map[uint16]bool{}
+	d.list(n, path, maxEntries, func(n *yaml.Node, path string) {
 		if n.Kind != yaml.ScalarNode {
 			d.is(n, path, "a port", yaml.ScalarNode)
 			return
@@ -279,9 +359,10 @@ func (d *decoder) ports(n *yaml.Node, path string) (ports []uint16, every bool) 
 		switch {
 		case message != "":
 			d.errorf(n, hint, "%s: %s", path, message)
-		case slices.Contains(ports, p):
+		case listed[p]:
 			d.errorf(n, "", "%s: port %d is listed twice", path, p)
 		default:
+			listed[p] = true
 			ports = append(ports, p)
 		}
 	})
@@ -301,15 +382,15 @@ func port(n *yaml.Node) (p uint16, message, hint string) {
 	case n.Value == "any":
 		return 0, "any is not one of several ports", "write ports: any"
 	case isRange && digits.MatchString(from) && digits.MatchString(to):
-		return 0, fmt.Sprintf("%s is a range: corral opens single ports", n.Value), "list each port, or write ports: any"
+		return 0, fmt.Sprintf("%s is a range: corral opens single ports", clip(n.Value)), "list each port, or write ports: any"
 	case n.Style != 0 && digits.MatchString(n.Value):
-		return 0, fmt.Sprintf("%q is a string, a port is a number", n.Value), "write " + n.Value
+		return 0, fmt.Sprintf("%q is a string, a port is a number", clip(n.Value)), "write " + n.Value
 	case n.Style != 0 || !digits.MatchString(n.Value):
 		return 0, fmt.Sprintf("%s is not a port number in plain digits", shown(n)), ""
 	}
 	v, err := strconv.ParseUint(n.Value, 10, 16)
 	if err != nil || v == 0 {
-		return 0, fmt.Sprintf("%s is not a port: they go from 1 to 65535", n.Value), ""
+		return 0, fmt.Sprintf("%s is not a port: they go from 1 to 65535", clip(n.Value)), ""
 	}
 	return uint16(v), "", ""
 }
@@ -341,13 +422,13 @@ func (d *decoder) private(n *yaml.Node, path string) (prefixes []netip.Prefix) {
 		}
 		return nil
 	}
-	d.list(n, path, func(n *yaml.Node, path string) {
+	allowed := slices.Concat(privateSpace, namedSpace)
+	d.list(n, path, maxPrefixes, func(n *yaml.Node, path string) {
 		s, ok := d.text(n, path)
 		if !ok {
 			return
 		}
 		p := prefixOf(s)
-		allowed := slices.Concat(privateSpace, namedSpace)
 		within := func(outer netip.Prefix) bool { return contains(outer, p) }
 		switch addr, err := netip.ParseAddr(s); {
 		case err == nil && addr.Zone() == "":
