@@ -41,6 +41,9 @@ func Render(p *plan.Plan) (Tree, error) {
 		t[path.Join(s.Name, "handover.json")] = spec.Encode(spec.Handover{Version: spec.Version, Service: s.Name, Checks: s.Handover})
 		t[path.Join(s.Name, "verify.json")] = spec.Encode(spec.Verify{Version: spec.Version, Service: s.Name, Checks: s.Verify})
 	}
+	if t[ComposeFile], err = Compose(p); err != nil {
+		return nil, err
+	}
 	return t, nil
 }
 
