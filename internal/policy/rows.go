@@ -76,7 +76,10 @@ func (p *Policy) Rows(d Defaults) []Row {
 	t.key("resources.pids", cmp.Or(pidsText(p.Resources.Pids), "no bound"))
 
 	config := "ro: hooks and config of the repository at the top of each writable mount, not of those deeper down or new"
-	if p.Git.ConfigWritable {
+	switch {
+	case p.Git.ConfigWritable && p.Git.DirReadOnly:
+		config = "writable, to no effect: .git is read-only as a whole"
+	case p.Git.ConfigWritable:
 		config = "writable: the agent writes .git/config, and so decides what git runs on this machine"
 	}
 	t.key("git.config", config)

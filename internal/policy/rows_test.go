@@ -17,6 +17,7 @@ func showRows(rows []Row) string {
 func TestRows(t *testing.T) {
 	closed := &Policy{Dir: "/srv/d", Profile: "shell", Name: "d", Mode: Daemon, Egress: Egress{Refresh: "manual"},
 		Image: Image{Base: DefaultBase}, Resources: Resources{Pids: DefaultPids}, Git: Git{DirReadOnly: true}}
+	both := &Policy{Git: Git{ConfigWritable: true, DirReadOnly: true}}
 	d := Defaults{Profile: "hermes", Command: []string{"hermes", ""}, Egress: []string{"api.test", "openrouter.ai"}}
 	for _, c := range []struct {
 		name string
@@ -26,6 +27,7 @@ func TestRows(t *testing.T) {
 		{"whole", everything(), d},
 		{"closed", closed, d},
 		{"zero", &Policy{}, Defaults{}},
+		{"git", both, Defaults{}},
 	} {
 		golden(t, "testdata/widen/"+c.name+".rows", showRows(c.p.Rows(c.d)))
 	}
