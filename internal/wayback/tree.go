@@ -1,0 +1,567 @@
+package wayback
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Limits of one look. An agent that exceeds them on purpose gains a line in
+// the report that says so.
+const (
+	entriesMost = 1_000_000 // a few seconds, and several times the largest projects
+	depthMost   = 256       // each level is an open file
+	filesMost   = 100_000   // the memory that an agent can make corral take
+	readsMost   = 256 << 20 // the time that it can make corral read for
+	gapsMost    = 1000      // lines of the report
+	hopsMost    = 10        // of settings that include settings, as git itself has it
+	wordsMost   = 32        // of a command, in which files of the project are looked for
+	wantedMost  = 10_000    // files that settings and links name
+)
+
+// Take looks at everything below roots, directories or single files by their
+// absolute resolved paths. What it could not look at, a root among them or what
+// was left when ctx ended, is in Incomplete.
+func Take(ctx context.Context, roots []string) (Snapshot, error) {
+	return take(ctx, roots, entriesMost)
+}
+
+func take(ctx context.Context, roots []string, most int) (Snapshot, error) {
+	s := Snapshot{Version: version}
+	if len(roots) == 0 {
+		return s, errors.New("no directory to look at")
+	}
+	t := taker{budget: budget{ctx: ctx, left: most}, files: map[string]File{}, handles: map[string]*directory{}}
+	defer func() {
+		for _, d := range t.handles {
+			d.close()
+		}
+	}()
+	for _, root := range roots {
+		if !clean(Raw(root)) {
+			return s, fmt.Errorf("%q is not an absolute path", root)
+		}
+		s.Roots = append(s.Roots, Raw(root))
+		t.root = root
+		t.takeRoot()
+	}
+	t.named()
+	for _, p := range slices.Sorted(maps.Keys(t.files)) {
+		s.Files = append(s.Files, t.files[p])
+	}
+	s.Incomplete = t.gaps
+	return s, nil
+}
+
+// budget is what a walk may still take.
+type budget struct {
+	ctx  context.Context
+	left int
+}
+
+// spend takes one entry.
+func (b *budget) spend() error {
+	b.left--
+	if b.left < 0 {
+		return errTooMany
+	}
+	if b.left%256 == 0 && b.ctx.Err() != nil {
+		return b.ctx.Err()
+	}
+	return nil
+}
+
+var (
+	errTooMany   = errors.New("too many entries")
+	errTooMuch   = errors.New("too many files of the kinds that are watched")
+	errTooBroken = errors.New("too many places that cannot be looked at")
+)
+
+type taker struct {
+	budget
+	root    string
+	stopped error
+	files   map[string]File
+	gaps    []Gap
+	read    int64 // bytes
+	handles map[string]*directory
+	wanted  []want
+}
+
+// want is a file or directory that something else names.
+type want struct {
+	path string
+	row  string
+	top  string // of the worktree whose settings named it
+	hops int
+}
+
+// place is what a directory is to git.
+type place int
+
+const (
+	ordinary     place = iota
+	gitDirectory       // by its name or by its place
+	gitWorktrees       // holds git directories
+)
+
+// takeRoot leaves what happened in t.
+func (t *taker) takeRoot() {
+	if t.stopped != nil {
+		t.gaps = append(t.gaps, Gap{Path: Raw(t.root), Why: "not looked at: " + t.stopped.Error(), Below: Raw(t.root)})
+		return
+	}
+	if err := t.ctx.Err(); err != nil {
+		t.stop(t.root, err)
+		return
+	}
+	d, err := openRoot(t.root)
+	if errors.Is(err, unix.ENOTDIR) { // a mount of one file
+		dir, name := path.Split(t.root)
+		if d, err = openRoot(path.Clean(dir)); err == nil {
+			defer d.close()
+			for _, row := range rowsAt(name) {
+				if !strings.Contains(row, "/") {
+					t.file(d, name, row)
+				}
+			}
+			return
+		}
+	}
+	if err != nil {
+		t.gap(t.root, unlookable(cause(err)))
+		return
+	}
+	t.handles[t.root] = d
+	t.walk(d, "", ordinary, 0)
+}
+
+// cause is the system call's own error.
+func cause(err error) error {
+	var e unix.Errno
+	if errors.As(err, &e) {
+		return e
+	}
+	return err
+}
+
+// gap notes that nothing below a path was looked at.
+func (t *taker) gap(where, why string) error {
+	t.gaps = append(t.gaps, Gap{Path: Raw(where), Why: why, Below: Raw(where)})
+	if len(t.gaps) >= gapsMost {
+		return t.stop(where, errTooBroken)
+	}
+	return nil
+}
+
+// stop notes, once, that the look at this root ends at a path.
+func (t *taker) stop(where string, err error) error {
+	if t.stopped == nil {
+		t.stopped = err
+		t.gaps = append(t.gaps, Gap{Path: Raw(where), Why: "stopped here: " + err.Error(), Below: Raw(t.root)})
+	}
+	return err
+}
+
+// walk looks at d and everything below it. top is the worktree of a git
+// directory. The error ends the whole look.
+func (t *taker) walk(d *directory, top string, as place, depth int) error {
+	var dirs, watched []string
+	var form shape
+	err := d.each(func(name string, kind byte) error {
+		if err := t.spend(); err != nil {
+			return t.stop(d.path, err)
+		}
+		if kind == unix.DT_DIR {
+			dirs = append(dirs, name)
+		}
+		if name == ".git" || rowsAt(name) != nil {
+			watched = append(watched, name)
+		}
+		form.see(name)
+		return nil
+	})
+	if t.stopped != nil {
+		return t.stopped
+	}
+	if err != nil {
+		if err := t.gap(d.path, unlookable(err)); err != nil {
+			return err
+		}
+	}
+	if as == ordinary && form.is() {
+		as, top = gitDirectory, d.path
+		if err := t.record(File{Path: Raw(d.path), Pattern: rowShape, Kind: folder}); err != nil {
+			return err
+		}
+	}
+	if as == gitDirectory {
+		if err := t.gitDir(d, top); err != nil {
+			return err
+		}
+	}
+	// git's own first, lest what an agent piles up beside it ends the look.
+	slices.SortFunc(watched, gitFirst)
+	for _, name := range watched {
+		if name == ".git" {
+			if err := t.file(d, name, rowDotGit); err != nil {
+				return err
+			}
+		}
+		for _, row := range rowsAt(name) {
+			if err := t.row(d, name, row); err != nil {
+				return err
+			}
+		}
+	}
+	slices.SortFunc(dirs, gitFirst)
+	for _, name := range dirs {
+		if as == gitDirectory && name == "objects" {
+			continue
+		}
+		under, inside := ordinary, ""
+		switch {
+		case name == ".git":
+			under, inside = gitDirectory, d.path
+		case as == gitDirectory && name == "worktrees":
+			under = gitWorktrees
+		case as == gitWorktrees:
+			under = gitDirectory
+		}
+		if err := t.enter(d, name, depth, func(sub *directory) error {
+			return t.walk(sub, inside, under, depth+1)
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func gitFirst(a, b string) int {
+	if (a == ".git") != (b == ".git") {
+		if a == ".git" {
+			return -1
+		}
+		return 1
+	}
+	return strings.Compare(a, b)
+}
+
+// enter opens a directory below d for f, or notes the gap.
+func (t *taker) enter(d *directory, name string, depth int, f func(*directory) error) error {
+	if depth >= depthMost {
+		return t.gap(d.join(name), fmt.Sprintf("deeper than %d directories", depthMost))
+	}
+	sub, err := d.open(name)
+	if missing(err) {
+		return nil
+	}
+	if err != nil {
+		return t.gap(d.join(name), unlookable(err))
+	}
+	defer sub.close()
+	return f(sub)
+}
+
+// shape says from the names in a directory whether git would take it for a
+// repository.
+type shape struct{ head, objects, refs, commondir bool }
+
+func (s *shape) see(name string) {
+	switch name {
+	case "HEAD":
+		s.head = true
+	case "objects":
+		s.objects = true
+	case "refs":
+		s.refs = true
+	case "commondir":
+		s.commondir = true
+	}
+}
+
+func (s *shape) is() bool { return s.head && (s.objects && s.refs || s.commondir) }
+
+// gitDir looks at what a git directory executes and obeys.
+func (t *taker) gitDir(d *directory, top string) error {
+	for _, name := range []string{rowCommondir, rowGitdir} {
+		if err := t.file(d, name, name); err != nil {
+			return err
+		}
+	}
+	for _, name := range []string{rowWorktree, rowConfig} {
+		if err := t.config(d, name, name, top, 0); err != nil {
+			return err
+		}
+	}
+	for _, pattern := range below {
+		if pattern == rowConfig {
+			continue
+		}
+		if err := t.row(d, "", pattern); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// row looks at what a pattern names below d. Its first part is at first, or is
+// to be found if first is empty.
+func (t *taker) row(d *directory, first, pattern string) error {
+	parts := strings.Split(strings.TrimSuffix(pattern, "/"), "/")
+	if first != "" {
+		parts[0] = first
+	}
+	for i := 1; i < len(parts); i++ {
+		way := strings.Join(parts[:i], "/")
+		st, err := d.stat(way)
+		switch {
+		case missing(err):
+			return nil
+		case err != nil, kindOf(st) == symlink:
+			return t.file(d, way, pattern)
+		case kindOf(st) != folder:
+			return nil
+		}
+	}
+	name := strings.Join(parts, "/")
+	if strings.HasSuffix(pattern, "/") {
+		return t.tree(d, name, pattern, len(parts))
+	}
+	return t.file(d, name, pattern)
+}
+
+// tree looks at name and, if it is a directory, at everything below it.
+func (t *taker) tree(d *directory, name, pattern string, depth int) error {
+	if err := t.file(d, name, pattern); err != nil {
+		return err
+	}
+	if st, err := d.stat(name); err != nil || kindOf(st) != folder {
+		return nil
+	}
+	return t.enter(d, name, depth, func(sub *directory) error {
+		var names []string
+		err := sub.each(func(name string, _ byte) error {
+			if err := t.spend(); err != nil {
+				return t.stop(sub.path, err)
+			}
+			if pattern != rowHooks || !strings.HasSuffix(name, ".sample") { // git runs none of those
+				names = append(names, name)
+			}
+			return nil
+		})
+		if t.stopped != nil {
+			return t.stopped
+		}
+		if err != nil {
+			return t.gap(sub.path, unlookable(err))
+		}
+		for _, name := range names {
+			if err := t.tree(sub, name, pattern, depth+1); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// file looks at one thing.
+func (t *taker) file(d *directory, name, pattern string) error {
+	return t.config(d, name, pattern, "", 0)
+}
+
+// config is file for what may be settings of the worktree top, or be named by
+// such settings.
+func (t *taker) config(d *directory, name, pattern, top string, hops int) error {
+	where := d.join(name)
+	if _, seen := t.files[where]; seen {
+		return nil
+	}
+	f, b, ok := File{}, []byte(nil), false
+	if t.read > readsMost {
+		f, ok = unread(d, name, pattern)
+	} else {
+		f, b, ok = look(d, name, pattern)
+	}
+	if !ok {
+		return nil
+	}
+	t.read += int64(len(b))
+	dir := path.Dir(where)
+	switch {
+	case f.Kind == symlink && pattern == rowDotGit: // the walk finds a repository under any name
+	case f.Kind == symlink:
+		t.want(want{row: rowLink, top: top, hops: hops + 1}, dir, string(f.Target))
+	case f.Sum == "":
+	case pattern == rowCommondir && path.Base(path.Dir(dir)) == "worktrees" && strings.TrimSuffix(string(b), "\n") == "../..":
+		return nil // as git writes it for every worktree
+	case slices.Contains([]string{rowWorktree, rowConfig, rowInclude, rowGitconfig, rowGitmodules}, pattern):
+		settings, err := parseConfig(b)
+		if err != nil {
+			f.Why = err.Error()
+		}
+		for _, s := range settings {
+			if pattern == rowGitmodules && !strings.HasPrefix(s.name, "submodule.") {
+				continue
+			}
+			if _, spelled, ok := keyRow(s); ok {
+				f.Keys = append(f.Keys, Key{Raw(spelled), Raw(s.value), s.bare})
+				if pattern != rowGitmodules {
+					t.namedBy(s, dir, worktree(settings, dir, top), hops)
+				}
+			}
+		}
+	case slices.Contains([]string{rowAttributes, rowGitattributes, rowAttributesFile}, pattern):
+		f.Keys = drivers(b)
+	}
+	return t.record(f)
+}
+
+// unread is look without reading.
+func unread(d *directory, name, pattern string) (File, bool) {
+	f := File{Path: Raw(d.join(name)), Pattern: pattern, Kind: unknown}
+	st, err := d.stat(name)
+	if missing(err) {
+		return f, false
+	}
+	if err != nil {
+		f.Why = unlookable(err)
+		return f, true
+	}
+	f.describe(st)
+	if f.Kind == regular {
+		f.Why = fmt.Sprintf("not read: more than %d MiB were read before it", readsMost>>20)
+	}
+	if f.Kind == symlink {
+		to, _ := d.link(name)
+		f.Target = Raw(to)
+	}
+	return f, true
+}
+
+func (t *taker) record(f File) error {
+	if _, seen := t.files[string(f.Path)]; seen {
+		return nil
+	}
+	if len(t.files) >= filesMost {
+		return t.stop(string(f.Path), errTooMuch)
+	}
+	t.files[string(f.Path)] = f
+	return nil
+}
+
+// drivers are the drivers that attributes name, each once. Every word is
+// looked at, the pattern and comments too, so that none is missed.
+func drivers(b []byte) []Key {
+	var keys []Key
+	for word := range strings.FieldsFuncSeq(string(b), func(r rune) bool { return r == ' ' || r == '\t' || r == '\r' || r == '\n' }) {
+		name, value, ok := strings.Cut(word, "=")
+		if ok && (name == "filter" || name == "diff" || name == "merge") {
+			keys = append(keys, Key{Name: Raw(name), Value: Raw(value)})
+		}
+	}
+	slices.SortFunc(keys, func(a, b Key) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Value, b.Value)) })
+	return slices.Compact(keys)
+}
+
+// worktree is where git runs commands for settings found in dir: where they say
+// so themselves, or top.
+func worktree(settings []setting, dir, top string) string {
+	for _, s := range settings {
+		if s.name == "core.worktree" && s.value != "" {
+			top = absolute(dir, s.value)
+		}
+	}
+	return top
+}
+
+func absolute(dir, name string) string {
+	if path.IsAbs(name) {
+		return path.Clean(name)
+	}
+	return path.Join(dir, name)
+}
+
+// namedBy wants the files that an executing setting names, found in dir.
+func (t *taker) namedBy(s setting, dir, top string, hops int) {
+	section, _, key, _ := split(s.name)
+	w := want{top: top, hops: hops + 1}
+	switch {
+	case key == "path" && (section == "include" || section == "includeif"):
+		w.row = rowInclude
+		t.want(w, dir, s.value)
+	case s.name == "core.hookspath":
+		w.row = rowHooksPath
+		t.want(w, top, s.value)
+	case s.name == "core.attributesfile":
+		w.row = rowAttributesFile
+		t.want(w, top, s.value)
+	case s.name == "core.worktree":
+	default:
+		w.row = rowCommand
+		words := strings.FieldsFunc(s.value, func(r rune) bool { return strings.ContainsRune(" \t\n\"'`;|&()<>=!{}$", r) })
+		for i, word := range words {
+			if i == wordsMost {
+				break
+			}
+			t.want(w, top, word)
+		}
+	}
+}
+
+// want notes a path for when the trees have been looked at. One in somebody's
+// home, or of a worktree that is not known, cannot be told.
+func (t *taker) want(w want, dir, name string) {
+	if name == "" || w.hops > hopsMost || !path.IsAbs(name) && (dir == "" || strings.HasPrefix(name, "~")) {
+		return
+	}
+	w.path = absolute(dir, name)
+	if len(t.wanted) < wantedMost {
+		t.wanted = append(t.wanted, w)
+	}
+}
+
+// named looks at the wanted, and at what those want. Only what is below a root
+// can be changed from inside.
+func (t *taker) named() {
+	for i := 0; i < len(t.wanted) && t.stopped == nil; i++ {
+		w := t.wanted[i]
+		for _, root := range slices.Sorted(maps.Keys(t.handles)) {
+			name, ok := rel(root, w.path)
+			if !ok {
+				continue
+			}
+			d := t.handles[root]
+			t.root = root
+			if name == "" {
+				if w.row != rowCommand {
+					t.gap(root, "git's settings or a link name the whole directory, of which only names of the table are watched")
+				}
+				continue
+			}
+			switch w.row {
+			case rowHooksPath, rowLink:
+				t.tree(d, name, w.row, strings.Count(name, "/"))
+			case rowCommand:
+				if st, err := d.stat(name); err == nil && kindOf(st) == folder {
+					continue
+				}
+				t.file(d, name, w.row)
+			default:
+				t.config(d, name, w.row, w.top, w.hops)
+			}
+		}
+	}
+	if len(t.wanted) == wantedMost && t.stopped == nil {
+		for root := range t.handles {
+			t.gap(root, fmt.Sprintf("settings and links name more than %d files", wantedMost))
+		}
+	}
+}
