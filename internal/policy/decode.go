@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -35,10 +36,11 @@ const (
 
 // decoder turns YAML nodes into values and collects every mistake.
 type decoder struct {
-	file  string
-	lines []string
-	errs  diag.List
-	kept  struct { // of line
+	file   string
+	lines  []string
+	marked map[int]bool // lines with a !
+	errs   diag.List
+	kept   struct { // of line
 		n     int
 		runes []rune
 	}
@@ -59,10 +61,14 @@ type key struct {
 
 func newDecoder(file string, src []byte) *decoder {
 	lines := strings.Split(strings.TrimPrefix(string(src), "\ufeff"), "\n")
+	marked := map[int]bool{}
 	for i, l := range lines {
 		lines[i] = strings.TrimSuffix(l, "\r")
+		if strings.Contains(l, "!") {
+			marked[i+1] = true
+		}
 	}
-	return &decoder{file: file, lines: lines, origins: map[string]diag.Pos{}, onTable: func(string, []key) {}}
+	return &decoder{file: file, lines: lines, marked: marked, origins: map[string]diag.Pos{}, onTable: func(string, []key) {}}
 }
 
 func (d *decoder) pos(n *yaml.Node) diag.Pos {
@@ -185,6 +191,10 @@ func (d *decoder) syntax(err error) {
 		return
 	}
 	place := diag.Pos{File: d.file, Line: e.Mark.Line, Col: e.Mark.Column}
+	if strings.HasPrefix(e.Message, "exceeded max depth") {
+		d.report(place, "", fmt.Sprintf("nested too deep: a policy has at most %d levels", maxDepth))
+		return
+	}
 	message, hint := e.Message, ""
 	if e.ContextMsg != "" {
 		message += " " + e.ContextMsg
@@ -229,7 +239,7 @@ func (d *decoder) plain(n *yaml.Node) {
 		d.errorf(n, "write the value out", "anchor &%s: a policy has no anchors", n.Anchor)
 	}
 	// The library keeps no trace of the tag !, but a plain value cannot start so.
-	if n.Style&yaml.TaggedStyle != 0 || at(d.line(n.Line), n.Column) == '!' {
+	if n.Style&yaml.TaggedStyle != 0 || d.marked[n.Line] && at(d.line(n.Line), n.Column) == '!' {
 		d.errorf(n, "remove it; a string is written in quotes", "tag %s: a policy has no tags", n.Tag)
 	}
 	if n.Kind == yaml.AliasNode {
@@ -295,7 +305,6 @@ func (d *decoder) mapping(n *yaml.Node, path string, keys ...key) (met map[strin
 		return met
 	}
 	d.onTable(path, keys)
-	first := map[string]*yaml.Node{}
 	for i := 0; i < len(n.Content) && !d.full(); i += 2 {
 		k, v := n.Content[i], n.Content[i+1]
 		if i == 2*maxKeys {
@@ -309,11 +318,10 @@ func (d *decoder) mapping(n *yaml.Node, path string, keys ...key) (met map[strin
 			d.errorf(k, "", "a key must be a word, this is %s", describe(k))
 			continue
 		}
-		if f := first[k.Value]; f != nil {
+		if f := earlier(n, i); f != nil {
 			d.errorf(k, "keep one of the two", "duplicate key %q: it is first in line %d", k.Value, f.Line)
 			continue
 		}
-		first[k.Value] = k
 		at := slices.IndexFunc(keys, func(c key) bool { return c.name == k.Value })
 		switch {
 		case at < 0:
@@ -329,6 +337,17 @@ func (d *decoder) mapping(n *yaml.Node, path string, keys ...key) (met map[strin
 		}
 	}
 	return met
+}
+
+// earlier is the first key of a mapping that is spelled as the one at i, nil if
+// that is it.
+func earlier(n *yaml.Node, i int) *yaml.Node {
+	for j := 0; j < i; j += 2 {
+		if k := n.Content[j]; k.Kind == yaml.ScalarNode && k.Tag != "!!merge" && k.Value == n.Content[i].Value {
+			return k
+		}
+	}
+	return nil
 }
 
 // unknown complains about k and returns the key that was meant, if any.
@@ -373,7 +392,7 @@ func (d *decoder) list(n *yaml.Node, path string, most int, read func(n *yaml.No
 			d.errorf(c, "", "%s has %d entries, at most %d are read", path, len(n.Content), most)
 			return
 		}
-		read(c, fmt.Sprintf("%s[%d]", path, i))
+		read(c, path+"["+strconv.Itoa(i)+"]")
 	}
 }
 

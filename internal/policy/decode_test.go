@@ -221,6 +221,13 @@ func FuzzDecode(f *testing.F) {
 		}
 		f.Add(src)
 	}
+	for _, section := range []string{
+		"host_services: [{name: a, port: 1}, {port: 2, name: b}]", "secrets: {env_file: /a}", "image: {base: a/b:c@sha256:d, packages: [aa, bb=1], run: [a]}",
+		"resources: {memory: 1.5g, cpus: .5, pids: 1e3}", "resources: {memory: 16m, cpus: 1.000000001, pids: 16}", "git: {config: ro, dir: ro}",
+		"background: [cron]", "hooks: {pre_launch: [\"\\0\", |\n a\n]}", "image: {run: [>-\n a\n\n b\n]}", "resources: {cpus: 1_0.0, memory: 0b1}",
+	} {
+		f.Add([]byte("profile: hermes\n" + section + "\n"))
+	}
 	f.Fuzz(func(t *testing.T, src []byte) {
 		p, err := Parse(FileName, src)
 		if err != nil {
@@ -249,6 +256,9 @@ func TestZeroPolicy(t *testing.T) {
 	var p Policy
 	if p.Mode == Run || p.Mode == Daemon || p.Mode.String() != "invalid" {
 		t.Errorf("mode %v", p.Mode)
+	}
+	if p.Git.ConfigWritable || p.EnvFile != (EnvFile{}) {
+		t.Errorf("git %+v, env file %+v", p.Git, p.EnvFile)
 	}
 	if p.Egress.Defaults || len(p.Egress.Allow) > 0 {
 		t.Errorf("egress %+v", p.Egress)
@@ -317,5 +327,82 @@ func TestNearest(t *testing.T) {
 		if got := nearest(c.given, words); got != c.want {
 			t.Errorf("nearest(%q) = %q, want %q", c.given, got, c.want)
 		}
+	}
+}
+
+func TestValuesAreExact(t *testing.T) {
+	for _, c := range []struct {
+		src  string
+		want Resources
+	}{
+		{"memory: 16m", Resources{Memory: 16 << 20, Pids: DefaultPids}},
+		{"memory: 16384k", Resources{Memory: 16 << 20, Pids: DefaultPids}},
+		{"memory: 1536m", Resources{Memory: 1536 << 20, Pids: DefaultPids}},
+		{"memory: 8g", Resources{Memory: 8 << 30, Pids: DefaultPids}},
+		{"memory: 1024t", Resources{Memory: 1 << 50, Pids: DefaultPids}},
+		{"cpus: 0.01", Resources{NanoCPUs: 10_000_000, Pids: DefaultPids}},
+		{"cpus: 0.07", Resources{NanoCPUs: 70_000_000, Pids: DefaultPids}}, // 0.07*1e9 is not whole in floating point
+		{"cpus: 0.29", Resources{NanoCPUs: 290_000_000, Pids: DefaultPids}},
+		{"cpus: 4.35", Resources{NanoCPUs: 4_350_000_000, Pids: DefaultPids}},
+		{"cpus: 1023.999999999", Resources{NanoCPUs: 1_023_999_999_999, Pids: DefaultPids}},
+		{"cpus: 1024", Resources{NanoCPUs: 1_024_000_000_000, Pids: DefaultPids}},
+		{"pids: 16", Resources{Pids: 16}},
+		{"pids: 4194304", Resources{Pids: 4194304}},
+		{"", Resources{Pids: DefaultPids}},
+	} {
+		p, err := Parse(FileName, []byte("profile: shell\nresources: {"+c.src+"}\n"))
+		if err != nil {
+			t.Error(err)
+		} else if p.Resources != c.want {
+			t.Errorf("%s: %+v", c.src, p.Resources)
+		}
+	}
+}
+
+func TestOrigins(t *testing.T) {
+	src := `profile: hermes
+name: a
+egress:
+  refresh: manual
+  defaults: false
+  allow: [{domain: a.example, ports: any}]
+secrets: {env_file: /x}
+image: {base: debian, run: []}
+resources: {memory: 1g,
+  cpus: 1}
+git: {config: writable}
+background: [cron]
+`
+	p, err := Parse(FileName, []byte(src))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for path, at := range p.Origins {
+		got[path] = at.String()
+	}
+	want := map[string]string{
+		"profile": "corral.yaml:1:1", "name": "corral.yaml:2:1",
+		"egress": "corral.yaml:3:1", "egress.refresh": "corral.yaml:4:3", "egress.defaults": "corral.yaml:5:3", "egress.allow": "corral.yaml:6:3",
+		"secrets": "corral.yaml:7:1", "secrets.env_file": "corral.yaml:7:11",
+		"image": "corral.yaml:8:1", "image.base": "corral.yaml:8:9", "image.run": "corral.yaml:8:23",
+		"resources": "corral.yaml:9:1", "resources.memory": "corral.yaml:9:13", "resources.cpus": "corral.yaml:10:3",
+		"git": "corral.yaml:11:1", "git.config": "corral.yaml:11:7", "background": "corral.yaml:12:1",
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %v\nwant %v", got, want)
+	}
+	whole, err := os.ReadFile("testdata/ok/whole.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p, err = Parse(FileName, whole); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := p.Origins["profile_options.shell.command"]; !ok {
+		t.Errorf("%v", p.Origins)
+	}
+	if p, err = Parse(FileName, []byte("profile: shell\n")); err != nil || len(p.Origins) != 1 {
+		t.Errorf("%v, %v", p.Origins, err)
 	}
 }

@@ -39,6 +39,34 @@ var (
 // Whatever is not one exact name of at least two labels is an *exit.Error,
 // which says what it is instead and what to write.
 func ParseDomain(s string) (Domain, error) {
+	if canonical(s) {
+		return Domain(s), nil
+	}
+	return parseDomain(s)
+}
+
+// canonical reports whether s is beyond doubt a name in canonical form, as
+// nearly all are: what it does not see at a glance, parseDomain looks into.
+func canonical(s string) bool {
+	labels, start := 0, 0
+	for i := 0; i <= len(s); i++ {
+		switch {
+		case i < len(s) && s[i] != '.':
+			if c := s[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' {
+				return false
+			}
+			continue
+		case i == start, i-start > maxLabel, s[start] == '-', s[i-1] == '-', strings.HasPrefix(s[start:i], "xn--"):
+			return false
+		case i == len(s) && (labels == 0 || s[start] <= '9'): // the last label
+			return false
+		}
+		labels, start = labels+1, i+1
+	}
+	return len(s) <= maxName
+}
+
+func parseDomain(s string) (Domain, error) {
 	refuse := func(hint, format string, args ...any) (Domain, error) {
 		return "", exit.Invalidf(hint, format, args...)
 	}

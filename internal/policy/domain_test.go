@@ -13,11 +13,16 @@ func FuzzParseDomain(f *testing.F) {
 		"github.com", "GitHub.COM.", "bücher.example", "xn--bcher-kva.example", "faß.example", "例え.テスト",
 		"1.2.3.4", "[::1]:443", "10.0.0.0/8", "https://u@a.test:1/x", "a.test:443", "*.a.test", "_.a", "a..b", "аpple.test",
 		"a_b.test", "r3---sn.test", "", " ", ".", "xn--.a", "İ.test", "ﬁ.test",
+		"a.b", "a.b.", "a.1", "a.0x1", "a.1a", "1.a", "-a.b", "a-.b", "a.b-", ".a.b", "a.b..", "xn--a.b", "a.xn--p1ai", "a_b.c", "A.b",
+		strings.Repeat("a", 63) + ".b", strings.Repeat("a", 64) + ".b", strings.Repeat("a.", 126) + "b", strings.Repeat("a.", 127) + "b",
 	} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		d, err := ParseDomain(s)
+		if slow, slowErr := parseDomain(s); slow != d || (slowErr == nil) != (err == nil) {
+			t.Fatalf("%q is %q, %v; looked into, it is %q, %v", s, d, err, slow, slowErr)
+		}
 		if err != nil {
 			var e *exit.Error
 			if !errors.As(err, &e) || e.Status != exit.Invalid || d != "" {
