@@ -28,11 +28,17 @@ type directory struct {
 }
 
 // openRoot opens a directory that somebody trusted named. Its own last part is
-// not a symbolic link either.
+// not a symbolic link either. errFile is a regular file in its place.
 func openRoot(path string) (*directory, error) {
 	fd, err := retry(func() (int, error) {
 		return unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|careful, 0)
 	})
+	if err == unix.ENOTDIR {
+		var st unix.Stat_t
+		if err := unix.Lstat(path, &st); err == nil && kindOf(st) == regular {
+			return nil, errFile
+		}
+	}
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
@@ -93,6 +99,7 @@ func (d *directory) link(name string) (string, error) {
 }
 
 var (
+	errFile       = errors.New("a regular file, not a directory")
 	errNotRegular = errors.New("not a regular file")
 	errSwapped    = errors.New("it was replaced while it was looked at")
 )

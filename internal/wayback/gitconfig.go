@@ -33,7 +33,7 @@ func parseConfig(b []byte) ([]setting, error) {
 		case c == '#' || c == ';':
 			p.comment()
 		case c == '[':
-			if !p.section() {
+			if !p.section() || p.name.String() == "." {
 				return p.out, &unreadable{p.line}
 			}
 			base = p.name.String()

@@ -60,7 +60,7 @@ func Shield(root string, o Options) ([]Bind, error) {
 		return nil, fmt.Errorf("%q is not an absolute path", root)
 	}
 	top, err := openRoot(root)
-	if errors.Is(err, unix.ENOTDIR) {
+	if err == errFile {
 		return nil, nil // a mount of one file holds no repository
 	}
 	if err != nil {

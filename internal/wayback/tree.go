@@ -123,7 +123,7 @@ func (t *taker) takeRoot() {
 		return
 	}
 	d, err := openRoot(t.root)
-	if errors.Is(err, unix.ENOTDIR) { // a mount of one file
+	if err == errFile { // a mount of one file
 		dir, name := path.Split(t.root)
 		if d, err = openRoot(path.Clean(dir)); err == nil {
 			defer d.close()
