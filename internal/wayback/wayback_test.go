@@ -2,6 +2,7 @@ package wayback
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -122,4 +123,11 @@ func lines(s ...string) string {
 		return ""
 	}
 	return strings.Join(s, "\n") + "\n"
+}
+
+// ended is a context whose time is over.
+func ended() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
 }
