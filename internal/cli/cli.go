@@ -26,6 +26,8 @@ type app struct {
 	out, err io.Writer
 	policy   string // --policy
 	project  string // --project
+	yes      bool   // --accept
+	quiet    bool   // says nothing of where the project is
 }
 
 // Main runs one command line.
@@ -46,6 +48,7 @@ func (a *app) root() *cobra.Command {
 		Long: `corral runs coding and personal agents in Docker containers that reach only what
 one policy file lists, and proves from the inside that it is so.`,
 		Example: `  corral install                 once per machine
+  corral init --profile shell    a policy for this project
   corral run                     the agent, in this project
   corral run -- make test        any command, behind the same fence
   corral verify                  proves the fence
@@ -72,10 +75,10 @@ request is invalid; run returns the agent's own once it has started.`,
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return exit.Invalidf(fmt.Sprintf("see %s --help", c.CommandPath()), "%v", err)
 	})
-	root.AddCommand(a.install(), a.demo(), a.version())
-	for _, c := range []*cobra.Command{a.run(), a.down(), a.status(), a.verify(), a.render()} {
-		c.Flags().StringVar(&a.policy, "policy", "", "the policy file (default: corral.yaml here or above)")
-		c.Flags().StringVar(&a.project, "project", "", "the project directory (default: the policy's own; with --policy, the working directory)")
+	root.AddCommand(a.install(), a.init(), a.demo(), a.version())
+	for _, c := range []*cobra.Command{a.run(), a.down(), a.status(), a.verify(), a.render(), a.policyCommand()} {
+		c.PersistentFlags().StringVar(&a.policy, "policy", "", "the policy file (default: corral.yaml here or above)")
+		c.PersistentFlags().StringVar(&a.project, "project", "", "the project directory (default: the policy's own; with --policy, the working directory)")
 		root.AddCommand(c)
 	}
 	return root
@@ -107,7 +110,7 @@ func (a *app) report(err error) int {
 }
 
 func status(err error) int {
-	if errors.As(err, new(plan.ErrNoResolver)) || errors.As(err, new(plan.ErrPolicyBelow)) {
+	if errors.As(err, new(plan.ErrNoResolver)) || errors.As(err, new(plan.ErrPolicyBelow)) || errors.As(err, new(plan.ErrLater)) || errors.As(err, new(*engine.Unmountable)) {
 		return exit.Invalid
 	}
 	return exit.Failed
@@ -119,6 +122,8 @@ func hint(err error) string {
 	var network *engine.WrongNetwork
 	var running *engine.Running
 	var failed *engine.GateFailed
+	var unmountable *engine.Unmountable
+	var collision *engine.Collision
 	switch {
 	case errors.As(err, &unusable):
 		return unusable.Hint
@@ -126,6 +131,10 @@ func hint(err error) string {
 		return "corral install makes it; corral install --repair makes it anew"
 	case errors.As(err, &failed):
 		return failed.Hint
+	case errors.As(err, &collision):
+		return collision.Hint
+	case errors.As(err, &unmountable):
+		return unmountable.Hint
 	case errors.As(err, &running):
 		return "corral status says how it is, corral down ends it"
 	case errors.As(err, new(plan.ErrPolicyBelow)):

@@ -85,7 +85,11 @@ func (a *app) runDemo(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	set, network, err := settings()
+	set, _, err := settings()
+	if err != nil {
+		return err
+	}
+	network, _, err := inForce(ctx, e)
 	if err != nil {
 		return err
 	}
@@ -123,6 +127,7 @@ func (a *app) runDemo(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	p.accepted = true // it is our own
 	g, id, err := a.bring(ctx, e, p, engine.PurposeDemo, nil, engine.Terminal{Stdin: true})
 	if err != nil {
 		return err

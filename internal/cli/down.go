@@ -2,10 +2,12 @@ package cli
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
 	"github.com/corral-sandbox/corral/internal/engine"
+	"github.com/corral-sandbox/corral/internal/printable"
 )
 
 func (a *app) down() *cobra.Command {
@@ -17,21 +19,46 @@ that looks after it says that the sandbox was taken down, and exits with 1. The
 project's image stays, for the next run.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return a.with(c.Context(), func(p *project, e *engine.Engine) error {
-				members, err := e.Members(c.Context(), p.policy.File)
-				if err != nil {
-					return err
-				}
-				if err := e.Down(c.Context(), members); err != nil {
-					return err
-				}
-				state := "down"
-				if len(members) == 0 {
-					state = "not up"
-				}
-				fmt.Fprintf(a.err, "corral: %s is %s\n", p.id(), state)
+			// The policy itself is not read: it may be anything by now.
+			file, _, err := a.find()
+			if err != nil {
+				return err
+			}
+			e, err := a.connect(c.Context())
+			if err != nil {
+				return err
+			}
+			members, err := e.Members(c.Context(), file)
+			if err != nil {
+				return err
+			}
+			if err := e.Down(c.Context(), members); err != nil {
+				return err
+			}
+			if len(members) == 0 {
+				fmt.Fprintf(a.err, "corral: nothing of %s is up\n", printable.Escape(file))
 				return nil
-			})
+			}
+			for _, id := range sandboxes(members) {
+				findings, err := changedSince(c.Context(), id)
+				showFindings(a.err, findings, err)
+				if err := keepBaseline(id, nil); err != nil {
+					return err
+				}
+				fmt.Fprintf(a.err, "corral: %s is down\n", id)
+			}
+			return nil
 		},
 	}
+}
+
+// sandboxes are the ids of members, each once.
+func sandboxes(members []engine.Member) []string {
+	var out []string
+	for _, m := range members {
+		if !slices.Contains(out, m.Sandbox) {
+			out = append(out, m.Sandbox)
+		}
+	}
+	return out
 }

@@ -2,10 +2,13 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/corral-sandbox/corral/internal/engine"
@@ -14,6 +17,8 @@ import (
 	"github.com/corral-sandbox/corral/internal/plan"
 	"github.com/corral-sandbox/corral/internal/policy"
 	"github.com/corral-sandbox/corral/internal/profile"
+	"github.com/corral-sandbox/corral/internal/secret"
+	"github.com/corral-sandbox/corral/internal/wayback"
 )
 
 // project is a policy with what of the machine its plan needs.
@@ -22,7 +27,13 @@ type project struct {
 	profile *profile.Profile
 	host    plan.Host
 	network plan.Network
+
+	accepted bool         // a person said yes to all that it grants
+	secrets  []secret.Var // of the env_file
 }
+
+// errNotAccepted is a mistake of ours: what it guards is asked for first.
+var errNotAccepted = errors.New("the policy was not accepted")
 
 // passed are the variables of the person's that the agent gets too.
 var passed = []string{"TERM", "COLORTERM", "LANG", "TZ"}
@@ -33,9 +44,9 @@ func (a *app) load() (*project, error) {
 	if err != nil {
 		return nil, err
 	}
-	person, err := host.Who(dir)
+	person, err := who(dir)
 	if err != nil {
-		return nil, exit.Invalidf("run corral as the person whose project it is, or give the project directory to them (chown)", "%w", err)
+		return nil, err
 	}
 	pol, err := policy.Load(file, policy.Env{
 		Home:       person.Homes[0],
@@ -74,6 +85,15 @@ func (a *app) load() (*project, error) {
 	return p, nil
 }
 
+// who is whose agent runs in a project directory.
+func who(dir string) (host.Person, error) {
+	person, err := host.Who(dir)
+	if err != nil {
+		return host.Person{}, exit.Invalidf("run corral as the person whose project it is, or give the project directory to them (chown)", "%w", err)
+	}
+	return person, nil
+}
+
 // find returns the policy file and the project directory.
 func (a *app) find() (file, dir string, err error) {
 	wd, err := os.Getwd()
@@ -87,7 +107,7 @@ func (a *app) find() (file, dir string, err error) {
 		}
 		file, err = policy.Find(wd, host.Homes(uint32(os.Getuid()))...)
 		if err != nil {
-			return "", "", exit.Invalidf("write one (see the README), or name it with --policy", "%w", err)
+			return "", "", exit.Invalidf("corral init --profile shell writes one; --policy FILE names one elsewhere", "%w", err)
 		}
 		wd = filepath.Dir(file)
 	}
@@ -105,10 +125,74 @@ func (a *app) find() (file, dir string, err error) {
 	if !utf8.ValidString(dir) || !utf8.ValidString(file) {
 		return "", "", exit.Invalidf("the engine takes UTF-8 only: rename it", "the path %q is not UTF-8", dir)
 	}
-	if a.policy != "" {
+	if strings.ContainsFunc(dir+file, unicode.IsControl) {
+		return "", "", exit.Invalidf("no file that lists paths could name it: rename it", "the path %q holds a control character", dir)
+	}
+	if a.policy != "" && !a.quiet {
 		fmt.Fprintf(a.err, "corral: project directory %s\n", dir)
 	}
 	return file, dir, nil
+}
+
+// ready lets an accepted policy take hold of this machine as far as its plan
+// needs: the secrets are read, the hooks run if they are asked for, and the
+// repositories shielded.
+func (a *app) ready(ctx context.Context, p *project, hooks bool) error {
+	// What cannot be planned is not asked about.
+	if _, err := plan.Build(p.policy, p.profile, p.host, netip.Addr{}, nil); err != nil {
+		return err
+	}
+	if err := a.accept(ctx, p); err != nil {
+		return err
+	}
+	if file := p.policy.EnvFile; file.Path != "" {
+		owners := []uint32{p.host.UID}
+		if os.Geteuid() == 0 {
+			owners = append(owners, 0)
+		}
+		vars, err := secret.Load(file.Path, owners...)
+		if err != nil {
+			return err
+		}
+		p.secrets = vars
+		for _, v := range vars {
+			p.host.Secrets = append(p.host.Secrets, v.Name)
+		}
+	}
+	if hooks {
+		if err := a.preLaunch(ctx, p); err != nil {
+			return err
+		}
+	}
+	p.host.GitName, p.host.GitEmail = host.GitIdentity(ctx, p.host.Homes[0])
+	return p.shield()
+}
+
+// roots are the directories that the agent may write.
+func (p *project) roots() []string {
+	var out []string
+	for _, m := range append([]policy.Mount{p.policy.Project}, p.policy.Mounts...) {
+		if fi, err := os.Lstat(m.Path); m.Path != "" && !m.ReadOnly && err == nil && fi.IsDir() {
+			out = append(out, m.Path)
+		}
+	}
+	return out
+}
+
+// shield covers what git would execute of the repositories in roots.
+func (p *project) shield() error {
+	for _, root := range p.roots() {
+		binds, err := wayback.Shield(root, wayback.Options{
+			ConfigWritable: p.policy.Git.ConfigWritable, DirReadOnly: p.policy.Git.DirReadOnly, UID: p.host.UID, GID: p.host.GID,
+		})
+		if err != nil {
+			return err
+		}
+		for _, b := range binds {
+			p.host.Shields = append(p.host.Shields, plan.Mount{Path: b.Path, ReadOnly: b.ReadOnly, Dev: b.Dev, Ino: b.Ino})
+		}
+	}
+	return nil
 }
 
 // id names the project's sandbox.

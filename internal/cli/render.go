@@ -14,16 +14,19 @@ import (
 )
 
 func (a *app) render() *cobra.Command {
-	return &cobra.Command{
+	c := &cobra.Command{
 		Use:   "render",
 		Short: "Write out what the policy turns into, and print where",
 		Long: `Writes the Dockerfiles and the documents for gate and checker into the build
 directory. It is disposable, and needs no engine. The gate's address and this
 machine's Docker networks are filled in when a sandbox is brought up.`,
 		Args: noArgs,
-		RunE: func(*cobra.Command, []string) error {
+		RunE: func(c *cobra.Command, _ []string) error {
 			p, err := a.load()
 			if err != nil {
+				return err
+			}
+			if err := a.ready(c.Context(), p, false); err != nil {
 				return err
 			}
 			h := p.host
@@ -52,4 +55,6 @@ machine's Docker networks are filled in when a sandbox is brought up.`,
 			return err
 		},
 	}
+	a.acceptFlag(c)
+	return c
 }

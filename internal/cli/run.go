@@ -16,7 +16,7 @@ import (
 )
 
 func (a *app) run() *cobra.Command {
-	return &cobra.Command{
+	c := &cobra.Command{
 		Use:   "run [-- COMMAND [ARGS…]]",
 		Short: "Run the agent in this project, behind the fence",
 		Long: `Brings up a gate, waits until it has proven its rules, then starts the agent
@@ -37,17 +37,26 @@ agent's.`,
 			})
 		},
 	}
+	a.acceptFlag(c)
+	return c
 }
 
 func (a *app) runAgent(ctx context.Context, p *project, e *engine.Engine, args []string) error {
 	t := engine.Terminal{TTY: terminal(a.in) && terminal(a.out), Stdin: true}
-	g, id, err := a.bring(ctx, e, p, engine.PurposeRun, args, t)
-	if err != nil {
+	if err := a.ready(ctx, p, true); err != nil {
 		return err
 	}
+	w := a.lookBack(ctx, p)
+	g, id, err := a.bring(ctx, e, p, engine.PurposeRun, args, t)
+	if err != nil {
+		w.abandon(p)
+		return err
+	}
+	<-w.taken
 	code, err := e.Attach(ctx, id, t, a.in, a.out, a.err)
 	denied := a.denied(ctx, e, g)
 	a.end(ctx, e, g, id) // the agent's status stands, whatever becomes of its containers
+	w.end(ctx, a, p)
 	if err != nil {
 		return err
 	}
@@ -62,6 +71,9 @@ func (a *app) runAgent(ctx context.Context, p *project, e *engine.Engine, args [
 
 // bring brings up a sandbox to the point where its service can be started.
 func (a *app) bring(ctx context.Context, e *engine.Engine, p *project, purpose string, args []string, t engine.Terminal) (*engine.Gate, string, error) {
+	if !p.accepted {
+		return nil, "", errNotAccepted
+	}
 	guests, err := host.FindGuests()
 	if err != nil {
 		return nil, "", err
@@ -69,11 +81,14 @@ func (a *app) bring(ctx context.Context, e *engine.Engine, p *project, purpose s
 	if err := e.Clear(ctx, p.policy.File); err != nil {
 		return nil, "", err
 	}
+	if p.network, p.host.Subnet, err = inForce(ctx, e); err != nil {
+		return nil, "", err
+	}
 	g, err := e.StartGate(ctx, guests, p.network, purpose, p.draft(ctx, e, args))
 	if err != nil {
 		return nil, "", err
 	}
-	id, err := e.CreateService(ctx, g, g.Plan.Services[0], t)
+	id, err := e.CreateService(ctx, g, g.Plan.Services[0], p.secrets, t)
 	if err != nil {
 		a.end(ctx, e, g)
 		return nil, "", err

@@ -10,8 +10,10 @@ import (
 
 	"github.com/corral-sandbox/corral/internal/engine"
 	"github.com/corral-sandbox/corral/internal/exit"
+	"github.com/corral-sandbox/corral/internal/plan"
 	"github.com/corral-sandbox/corral/internal/printable"
 	"github.com/corral-sandbox/corral/internal/spec"
+	"github.com/corral-sandbox/corral/internal/wayback"
 )
 
 func (a *app) status() *cobra.Command {
@@ -32,7 +34,14 @@ func (a *app) status() *cobra.Command {
 				for _, h := range report.Services {
 					report.Well = report.Well && h.OK
 				}
-				report.Changed = changed(p, members)
+				report.Changed, report.Unbound = changed(p, members), unbound(p, members)
+				report.Well = report.Well && !report.Unbound
+				if len(members) > 0 {
+					report.WayBack, err = changedSince(c.Context(), members[0].Sandbox)
+					if err != nil {
+						return fmt.Errorf("cannot tell what the agent changed that this machine would execute: %w", err)
+					}
+				}
 				if err := a.showStatus(report, asJSON); err != nil {
 					return err
 				}
@@ -53,8 +62,13 @@ type statusReport struct {
 	Sandbox string `json:"sandbox"`
 	Well    bool   `json:"well"`
 	// Changed says that the policy is not the one that the sandbox was made from.
-	Changed  bool            `json:"policy_changed"`
+	Changed bool `json:"policy_changed"`
+	// Unbound says that the file was replaced on the host, so that the sandbox
+	// has no read-only bind over it any more.
+	Unbound  bool            `json:"policy_unbound"`
 	Services []engine.Health `json:"services"`
+	// WayBack is what the agent changed that this machine would execute.
+	WayBack []wayback.Finding `json:"way_back"`
 }
 
 // changed reports whether a sandbox was made from another policy than there is
@@ -62,6 +76,17 @@ type statusReport struct {
 func changed(p *project, members []engine.Member) bool {
 	return slices.ContainsFunc(members, func(m engine.Member) bool { return m.Digest != p.policy.Digest })
 }
+
+// unbound reports whether the policy file that a sandbox has bound over itself
+// is not the one that is there now: the kernel drops a bind from running
+// containers when its file is replaced by a rename.
+func unbound(p *project, members []engine.Member) bool {
+	now := plan.Inode(p.policy.Self.Dev, p.policy.Self.Ino)
+	return slices.ContainsFunc(members, func(m engine.Member) bool { return m.Inode != "" && m.Inode != now })
+}
+
+// bindGone is said wherever somebody may notice it.
+const bindGone = "the policy file was replaced on this machine, so its read-only bind in the sandbox is gone: the agent may change the file; nothing of it has effect before you accept it"
 
 // Bounds of what status shows: an agent chooses names and how many.
 const (
@@ -83,6 +108,9 @@ func (a *app) showStatus(r statusReport, asJSON bool) error {
 	default:
 		fmt.Fprintf(w, "%s\n", r.Sandbox)
 	}
+	if r.Unbound {
+		fmt.Fprintln(w, bindGone)
+	}
 	for _, h := range r.Services {
 		fmt.Fprintf(w, "%s: %s\n", h.Service, h.State)
 		if h.Gate != nil {
@@ -91,7 +119,11 @@ func (a *app) showStatus(r statusReport, asJSON bool) error {
 			}
 		}
 	}
-	return w.Flush()
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	showFindings(a.out, r.WayBack, nil)
+	return nil
 }
 
 // gateRows are what a gate allows, keeps closed, and has denied.

@@ -37,6 +37,7 @@ Exit 1 if a check failed or could not be told.`,
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "a stream of JSON events")
+	a.acceptFlag(c)
 	return c
 }
 
@@ -57,10 +58,20 @@ func (a *app) prove(ctx context.Context, e *engine.Engine, p *project) (proof *e
 	}
 	if service.ID != "" {
 		if changed(p, members) {
+			also := ""
+			if unbound(p, members) {
+				also = "; " + bindGone
+			}
 			return nil, exit.Failedf("corral down ends it; the next verify proves the policy as it is now",
-				"cannot tell: the sandbox that is up (%s) was made from another version of %s", service.Sandbox, p.policy.File)
+				"cannot tell: the sandbox that is up (%s) was made from another version of %s%s", service.Sandbox, p.policy.File, also)
+		}
+		if unbound(p, members) {
+			return nil, exit.Failedf("corral down ends it", "%s", bindGone)
 		}
 		return a.proveRunning(ctx, e, p, gate, service)
+	}
+	if err := a.ready(ctx, p, false); err != nil {
+		return nil, err
 	}
 	g, id, err := a.bring(ctx, e, p, engine.PurposeVerify, []string{"sleep", "infinity"}, engine.Terminal{})
 	if err != nil {
@@ -111,6 +122,11 @@ func (a *app) proveRunning(ctx context.Context, e *engine.Engine, p *project, ga
 			return nil, fmt.Errorf("%s: %s", h.Service, h.State)
 		}
 	}
+	var err error
+	if p.network, p.host.Subnet, err = inForce(ctx, e); err != nil {
+		return nil, err
+	}
+	p.host.Shields = service.Shields
 	planned, err := p.draft(ctx, e, nil)(gate.Address)
 	if err != nil {
 		return nil, err

@@ -12,6 +12,7 @@ import (
 	"github.com/docker/docker/api/types/container"
 
 	"github.com/corral-sandbox/corral/internal/plan"
+	"github.com/corral-sandbox/corral/internal/render"
 	"github.com/corral-sandbox/corral/internal/secret"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
@@ -54,11 +55,11 @@ func (e *Engine) CreateService(ctx context.Context, g *Gate, s plan.Service, sec
 	}
 	init := true
 	id, err := e.create(ctx, request{
-		name: containerName(g.Plan.ID, s.Name),
+		name: render.Container(g.Plan.ID, s.Name),
 		config: &container.Config{
 			Image:        image,
 			User:         fmt.Sprintf("%d:%d", s.UID, s.GID),
-			Entrypoint:   []string{spec.GuestDir + "/bin/corral-verify", "handover", "--"},
+			Entrypoint:   render.Entrypoint,
 			Cmd:          s.Command,
 			Env:          append(environment(s.Environment, secrets), spec.HandoverEnv+"="+string(handover), signalTheGroup),
 			WorkingDir:   s.WorkDir,
@@ -73,9 +74,9 @@ func (e *Engine) CreateService(ctx context.Context, g *Gate, s plan.Service, sec
 		options: []string{"seccomp=" + seccomp.String()},
 		host: &container.HostConfig{
 			NetworkMode: container.NetworkMode("container:" + g.ID),
-			IpcMode:     "private",
+			IpcMode:     render.ServiceIPC,
 			Init:        &init,
-			Tmpfs:       map[string]string{"/tmp": "rw,exec,nosuid,nodev,mode=1777"},
+			Tmpfs:       map[string]string{"/tmp": render.ServiceTmpfs},
 			Mounts:      binds(g, s, e.recursive()),
 			// Nothing more of the memory by way of swap.
 			Resources: container.Resources{PidsLimit: &s.Pids, Memory: s.Memory, MemorySwap: s.Memory, NanoCPUs: s.NanoCPUs},

@@ -11,6 +11,8 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/network"
+
+	"github.com/corral-sandbox/corral/internal/render"
 )
 
 // settleWithin bounds what must be brought to an end once it has begun.
@@ -35,7 +37,7 @@ func (e *Engine) create(ctx context.Context, r request) (string, error) {
 	}
 	r.config.Labels[labelOwner] = owner(os.Getpid())
 	r.host.CapDrop = []string{"ALL"}
-	r.host.SecurityOpt = append([]string{"no-new-privileges"}, r.options...)
+	r.host.SecurityOpt = append([]string{render.NoNewPrivileges}, r.options...)
 	r.host.LogConfig = logging()
 	settled, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleWithin)
 	defer cancel()
@@ -57,7 +59,7 @@ func (e *Engine) create(ctx context.Context, r request) (string, error) {
 
 // logging bounds what a container can write to the host's disk.
 func logging() container.LogConfig {
-	return container.LogConfig{Type: "json-file", Config: map[string]string{"max-size": "10m", "max-file": "3"}}
+	return container.LogConfig{Type: render.LogDriver, Config: map[string]string{"max-size": render.LogSize, "max-file": render.LogFiles}}
 }
 
 // removeTries is how often a removal is tried: what is left costs a person time.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
-	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/docker/docker/api/types/container"
@@ -19,17 +18,8 @@ import (
 	"github.com/corral-sandbox/corral/internal/spec"
 )
 
-// gateCapabilities are all that a gate ever holds: NET_ADMIN writes the rules,
-// NET_RAW is what the set match and iptables-legacy open their sockets with,
-// SETUID, SETGID and KILL make and end the unprivileged worker.
-var gateCapabilities = []string{"NET_ADMIN", "NET_RAW", "SETUID", "SETGID", "KILL"}
-
-const (
-	// readyWithin bounds a gate's bring-up: a slow resolver, retried, with room.
-	readyWithin = 60 * time.Second
-	// attempts is how often an address that somebody else took is exchanged.
-	attempts = 3
-)
+// attempts is how often an address that somebody else took is exchanged.
+const attempts = 3
 
 // Gate is a gate that proved its rules.
 type Gate struct {
@@ -156,9 +146,9 @@ func (e *Engine) createGate(ctx context.Context, image string, guests host.Guest
 
 func (e *Engine) gateRequest(g *Gate, net plan.Network, address netip.Addr) request {
 	planned := g.Plan.Gates[0]
-	limit := int64(64)
+	limit := int64(render.GatePids)
 	return request{
-		name: containerName(g.Plan.ID, planned.Name) + "-gate",
+		name: render.GateContainer(g.Plan.ID, planned.Name),
 		config: &container.Config{
 			Image:    g.Image,
 			Hostname: g.Plan.Name,
@@ -169,14 +159,14 @@ func (e *Engine) gateRequest(g *Gate, net plan.Network, address netip.Addr) requ
 		},
 		host: &container.HostConfig{
 			NetworkMode: container.NetworkMode(net.Name),
-			CapAdd:      gateCapabilities,
-			Tmpfs:       map[string]string{"/run": "rw,nosuid,nodev,noexec,size=1m,mode=0755"},
-			Mounts: []mount.Mount{{Type: mount.TypeVolume, Source: g.Guests, Target: guestMount, ReadOnly: true,
+			CapAdd:      render.GateCapabilities,
+			Tmpfs:       map[string]string{"/run": render.GateTmpfs},
+			Mounts: []mount.Mount{{Type: mount.TypeVolume, Source: g.Guests, Target: render.GateGuestDir, ReadOnly: true,
 				VolumeOptions: &mount.VolumeOptions{NoCopy: true}}},
 			Sysctls: sysctls(),
 			// The engine's own resolver, which nobody may ask, would have nobody to ask
 			// but the gate.
-			DNS:            []string{"127.0.0.1"},
+			DNS:            []string{render.GateResolver},
 			Resources:      container.Resources{PidsLimit: &limit},
 			ReadonlyRootfs: false, // the engine would make /etc/hosts and /etc/resolv.conf read-only with it
 		},
@@ -202,7 +192,7 @@ func (e *Running) Error() string {
 
 // open starts a created gate and waits for its ready line.
 func (e *Engine) open(ctx context.Context, g *Gate) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, readyWithin, fmt.Errorf("the gate was not ready within %v", readyWithin))
+	ctx, cancel := context.WithTimeoutCause(ctx, render.GateReadyWithin, fmt.Errorf("the gate was not ready within %v", render.GateReadyWithin))
 	defer cancel()
 	stream, err := e.Start(ctx, g.ID)
 	if err != nil {
@@ -244,13 +234,8 @@ func sysctls() map[string]string {
 	if !host.HasIPv6() {
 		return nil
 	}
-	return map[string]string{
-		"net.ipv6.conf.all.disable_ipv6":     "1",
-		"net.ipv6.conf.default.disable_ipv6": "1",
-	}
+	return render.GateSysctls
 }
-
-func containerName(sandbox, service string) string { return "corral-" + sandbox + "-" + service }
 
 func labels(g *Gate, service, role string, more map[string]string) map[string]string {
 	l := map[string]string{

@@ -19,10 +19,6 @@ import (
 	"github.com/corral-sandbox/corral/internal/spec"
 )
 
-// guestMount is where a gate holds the volume of guest binaries, so that it is
-// in use, and cannot be taken away, from before the first service needs it.
-const guestMount = "/opt/corral-guest"
-
 // guestName is the volume of guest binaries: their version and digest.
 func guestName(guests host.Guests) string {
 	return fmt.Sprintf("corral-guest-%s-%s", volumeName(spec.Release()), guestTree(guests).Digest()[:8])
@@ -61,7 +57,7 @@ func (e *Engine) fillGuests(ctx context.Context, image, name string) error {
 // checkGuests compares what a gate holds of the guest binaries with what was
 // built: the engine makes an empty volume where one is missing.
 func (e *Engine) checkGuests(ctx context.Context, gate string, guests host.Guests) error {
-	got, _, err := e.api.CopyFromContainer(ctx, gate, guestMount+"/.")
+	got, _, err := e.api.CopyFromContainer(ctx, gate, render.GateGuestDir+"/.")
 	if err != nil {
 		return fmt.Errorf("guest volume: %w", err)
 	}

@@ -187,7 +187,7 @@ func TestPolicyIsShielded(t *testing.T) {
 		{"/m/conf/corral.yaml", "/p", []policy.Mount{{Path: "/m", ReadOnly: true}}, true, false},
 	} {
 		p := &policy.Policy{Name: "a", File: c.file, Self: policy.Mount{Path: c.file, ReadOnly: true}, Dir: c.project,
-			Project: policy.Mount{Path: c.project}, Mounts: c.mounts, Mode: policy.Run}
+			Project: policy.Mount{Path: c.project}, Mounts: c.mounts, Mode: policy.Run, Image: policy.Image{Base: policy.DefaultBase}}
 		got, err := Build(p, prof, host(), netip.MustParseAddr("172.30.0.2"), nil)
 		if (err != nil) != c.refused {
 			t.Errorf("%s in %s: %v", c.file, c.project, err)

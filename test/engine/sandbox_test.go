@@ -82,16 +82,37 @@ type sandbox struct {
 	dir string // the project
 	env []string
 	id  string
+
+	uid, gid uint32 // of the person
 }
 
-// project makes a project with a policy, owned by an unprivileged person, on a
-// guarded machine where corral is installed.
-func project(t testing.TB, yaml string) *sandbox { return projectWith(t, 0, yaml) }
+// project makes a project with an accepted policy, owned by an unprivileged
+// person, on a guarded machine where corral is installed.
+func project(t testing.TB, yaml string) *sandbox {
+	t.Helper()
+	s := cloned(t, 0, yaml)
+	s.accept()
+	return s
+}
 
 // slowed is project with a gate that can be stopped at its steps.
-func slowed(t testing.TB, yaml string) *sandbox { return projectWith(t, 1, yaml) }
+func slowed(t testing.TB, yaml string) *sandbox {
+	t.Helper()
+	s := cloned(t, 1, yaml)
+	s.accept()
+	return s
+}
 
-func projectWith(t testing.TB, build int, yaml string) *sandbox {
+// accept says yes to the policy as it is.
+func (s *sandbox) accept() {
+	s.tb.Helper()
+	if r := s.corral("render", "--accept"); r.code != 0 {
+		s.tb.Fatalf("corral render --accept: %v", r)
+	}
+}
+
+// cloned is a project whose policy nobody has accepted yet.
+func cloned(t testing.TB, build int, yaml string) *sandbox {
 	t.Helper()
 	testenv.Require(t, "netns", "engine")
 	l := lab.Use(t)
@@ -104,7 +125,7 @@ func projectWith(t testing.TB, build int, yaml string) *sandbox {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(root) })
-	s := &sandbox{tb: t, lab: l, bin: dirs[build], dir: filepath.Join(root, "project")}
+	s := &sandbox{tb: t, lab: l, bin: dirs[build], dir: filepath.Join(root, "project"), uid: ownerUID, gid: ownerGID}
 	probes := lab.Probes()
 	s.env = []string{
 		"PATH=" + os.Getenv("PATH"),
@@ -113,14 +134,7 @@ func projectWith(t testing.TB, build int, yaml string) *sandbox {
 		"CORRAL_RESOLVERS=" + lab.NameServer.String(),
 		fmt.Sprintf("CORRAL_PROBES=unlisted=%v,resolver=%v,metadata=%v,ipv6=%v", probes.Unlisted, probes.Resolver, probes.Metadata, probes.IPv6),
 	}
-	for _, d := range []string{root, s.dir, filepath.Join(root, "home")} {
-		if err := os.MkdirAll(d, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chown(d, ownerUID, ownerGID); err != nil {
-			t.Fatal(err)
-		}
-	}
+	s.own(root, s.dir, filepath.Join(root, "home"))
 	s.write("corral.yaml", yaml)
 	s.id = plan.ID(name(t, yaml), filepath.Join(s.dir, "corral.yaml"))
 	if r := s.corral("install"); r.code != 0 {
@@ -150,7 +164,7 @@ func name(t testing.TB, yaml string) string {
 func (s *sandbox) write(name, content string) {
 	s.tb.Helper()
 	path := filepath.Join(s.dir, name)
-	if err := errors.Join(os.WriteFile(path, []byte(content), 0o644), os.Chown(path, ownerUID, ownerGID)); err != nil {
+	if err := errors.Join(os.WriteFile(path, []byte(content), 0o644), os.Chown(path, int(s.uid), int(s.gid))); err != nil {
 		s.tb.Fatal(err)
 	}
 }
@@ -171,8 +185,30 @@ func (s *sandbox) cmd(args ...string) *exec.Cmd {
 	c := exec.Command(filepath.Join(s.bin, "corral"), args...)
 	c.Dir, c.Env = s.dir, s.env
 	c.WaitDelay = 10 * time.Second // a docker command of its own may outlive it
-	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: ownerUID, Gid: ownerGID, Groups: dockerGroups()}}
+	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: s.uid, Gid: s.gid, Groups: dockerGroups()}}
 	return c
+}
+
+// another is a further project of the same machine, with a policy that names it.
+func (s *sandbox) another(dir, yaml string) *sandbox {
+	s.tb.Helper()
+	o := *s
+	o.dir = dir
+	o.own(dir)
+	o.write("corral.yaml", yaml)
+	o.id = plan.ID(name(s.tb, yaml), filepath.Join(dir, "corral.yaml"))
+	s.tb.Cleanup(o.dropImages)
+	return &o
+}
+
+// own makes directories of the person's.
+func (s *sandbox) own(dirs ...string) {
+	s.tb.Helper()
+	for _, d := range dirs {
+		if err := errors.Join(os.MkdirAll(d, 0o755), os.Chmod(d, 0o755), os.Chown(d, int(s.uid), int(s.gid))); err != nil {
+			s.tb.Fatal(err)
+		}
+	}
 }
 
 // dockerGroups lets the owner use the engine as a member of its group.

@@ -1,0 +1,153 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/corral-sandbox/corral/internal/plan"
+	"github.com/corral-sandbox/corral/internal/policy"
+	"github.com/corral-sandbox/corral/internal/printable"
+	"github.com/corral-sandbox/corral/internal/state"
+	"github.com/corral-sandbox/corral/internal/wayback"
+)
+
+const (
+	// snapWithin bounds one look at what the agent may write.
+	snapWithin = 20 * time.Second
+	// mostFindings bounds what is shown of what changed: the agent chooses how
+	// much that is.
+	mostFindings = 30
+)
+
+// watch looks after what the agent changes that this machine would execute,
+// from before it starts until it has ended.
+type watch struct {
+	taken   chan struct{} // closed once before and err are set
+	before  wayback.Snapshot
+	err     error
+	watcher *wayback.Watcher
+	stop    context.CancelFunc
+}
+
+// lookBack begins to look. Nothing of the agent's may have started.
+func (a *app) lookBack(ctx context.Context, p *project) *watch {
+	roots := p.roots()
+	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	w := &watch{taken: make(chan struct{}), stop: stop, watcher: wayback.Watch(ctx, roots)}
+	go func() {
+		defer close(w.taken)
+		ctx, cancel := context.WithTimeout(ctx, snapWithin)
+		defer cancel()
+		if w.before, w.err = wayback.Take(ctx, roots); w.err == nil {
+			w.err = keepBaseline(p.id(), &w.before)
+		}
+	}()
+	return w
+}
+
+// end says what has changed, and why that matters.
+func (w *watch) end(ctx context.Context, a *app, p *project) {
+	<-w.taken
+	w.stop()
+	if w.err == nil {
+		w.err = keepBaseline(p.id(), nil)
+	}
+	findings, err := compare(ctx, w.before, w.err)
+	showFindings(a.err, append(w.watcher.Seen(), findings...), err)
+	if notice := p.notice(); notice != "" {
+		fmt.Fprintf(a.err, "corral: %s\n", notice)
+	}
+}
+
+// abandon gives up on a sandbox that did not come up.
+func (w *watch) abandon(p *project) {
+	<-w.taken
+	w.stop()
+	_ = keepBaseline(p.id(), nil) // one that stays is replaced by the next start
+}
+
+func compare(ctx context.Context, before wayback.Snapshot, err error) ([]wayback.Finding, error) {
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), snapWithin)
+	defer cancel()
+	var roots []string
+	for _, r := range before.Roots {
+		roots = append(roots, string(r))
+	}
+	after, err := wayback.Take(ctx, roots)
+	if err != nil {
+		return nil, err
+	}
+	return wayback.Compare(before, after), nil
+}
+
+// showFindings lists what changed. Its names are the agent's.
+func showFindings(w io.Writer, findings []wayback.Finding, err error) {
+	if err != nil {
+		fmt.Fprintf(w, "corral: cannot tell what the agent changed that this machine would execute: %s\n", printable.Escape(err.Error()))
+	}
+	if len(findings) == 0 {
+		return
+	}
+	fmt.Fprintln(w, "corral: the agent changed what this machine would execute; look before you use it:")
+	for i, f := range findings {
+		if i == mostFindings {
+			fmt.Fprintf(w, "  and %d more\n", len(findings)-i)
+			return
+		}
+		fmt.Fprintf(w, "  %s: %s (%s)\n", printable.Escape(string(f.Path)), printable.Escape(f.What), printable.Escape(f.Reason))
+	}
+}
+
+// changedSince are the findings of a sandbox that is up.
+func changedSince(ctx context.Context, sandbox string) ([]wayback.Finding, error) {
+	home, err := state.Home()
+	if err != nil {
+		return nil, err
+	}
+	b, err := state.Baseline(home, sandbox)
+	if err != nil || b == nil {
+		return nil, err
+	}
+	before, err := wayback.DecodeSnapshot(b)
+	return compare(ctx, before, err)
+}
+
+// keepBaseline lets another corral compare with before; nil ends that.
+func keepBaseline(sandbox string, before *wayback.Snapshot) error {
+	home, err := state.Home()
+	if err != nil {
+		return err
+	}
+	var b []byte
+	if before != nil {
+		if b, err = json.Marshal(before); err != nil {
+			return err
+		}
+	}
+	return state.SetBaseline(home, sandbox, b)
+}
+
+// notice says what became of the policy file while the sandbox was up.
+func (p *project) notice() string {
+	inside := false
+	for _, root := range p.roots() {
+		inside = inside || strings.HasPrefix(p.policy.File, root+"/")
+	}
+	now, err := policy.Observe(p.policy.File)
+	switch {
+	case err != nil:
+		return fmt.Sprintf("%s cannot be read any more: %s", printable.Escape(p.policy.File), printable.Escape(err.Error()))
+	case inside && plan.Inode(now.Dev, now.Ino) != plan.Inode(p.policy.Self.Dev, p.policy.Self.Ino):
+		return bindGone
+	case now.Digest != p.policy.Digest:
+		return "the policy was changed meanwhile: corral policy diff"
+	}
+	return ""
+}
