@@ -58,7 +58,7 @@ func (d *decoder) secrets(p *Policy, ps *places, ws walls, env Env) error {
 
 	way := append(ps.aliases(at.real), trail(written)...)
 	if ours, _ := ws.only(func(w wall) bool { return w.reason == ownState || w.reason == ownOther }).
-		verdict(site{spellings: way, self: at.chain[0], chain: at.chain}); ours != "" {
+		verdict(site{spellings: way, self: at.self, chain: at.chain()}); ours != "" {
 		refuse("keep it elsewhere", "%s: %s", clean, ours)
 	}
 	if seen := p.shows(way, ps); seen != "" {
@@ -73,7 +73,7 @@ func (p *Policy) shows(way []string, ps *places) string {
 	on := map[id]bool{} // what the names on the way are in, and the file itself
 	for _, step := range way {
 		for _, s := range []string{step, filepath.Dir(step)} { // of a link, its target and its own place
-			for _, c := range ps.at(s).chain {
+			for _, c := range ps.at(s).chain() {
 				on[c] = true
 			}
 		}
@@ -83,7 +83,7 @@ func (p *Policy) shows(way []string, ps *places) string {
 			slices.ContainsFunc(way, func(step string) bool { return within(m.Path, step) }) ||
 			slices.ContainsFunc(m.Submounts, func(point string) bool {
 				at := ps.at(point)
-				return at.err == nil && on[at.chain[0]]
+				return at.err == nil && on[at.self]
 			}))
 	}
 	switch {

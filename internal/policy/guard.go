@@ -219,7 +219,7 @@ func (d *decoder) guard(p *Policy, env Env) error {
 	}
 	const elsewhere = "put the policy into the directory of one project"
 	spellings := append([]string{p.Dir}, ps.aliases(p.Dir)...)
-	switch reason, exact := judged.verdict(site{spellings: spellings, self: idOf(fi), chain: ps.at(p.Dir).chain}); {
+	switch reason, exact := judged.verdict(site{spellings: spellings, self: idOf(fi), chain: ps.at(p.Dir).chain()}); {
 	case !fi.IsDir():
 		d.report(here, "", fmt.Sprintf("the project directory %s is %s", p.Dir, describeMode(fi.Mode())))
 	case exact:
@@ -255,7 +255,7 @@ func (d *decoder) source(m *Mount, key string, ps *places, ws walls, home string
 	real, err := at.real, at.err
 	s := site{spellings: []string{clean, real}}
 	if err == nil {
-		s.self, s.chain = at.chain[0], at.chain
+		s.self, s.chain = at.self, at.chain()
 		s.spellings = append(s.spellings, ps.aliases(real)...)
 	}
 

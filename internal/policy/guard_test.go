@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -56,6 +57,68 @@ func TestEveryGuard(t *testing.T) {
 		if reason := refused(path + "-x"); reason != "" && !strings.Contains(reason, "it lies in ") {
 			t.Errorf("%s-x cannot be mounted: %s", g.path, reason)
 		}
+	}
+}
+
+// The index finds what a look at every row finds.
+func TestVerdictIsThatOfEveryRow(t *testing.T) {
+	m := newMachine(t)
+	m.env.Own = []string{m.path("~/own")}
+	for _, dir := range []string{"~/.ssh/sub", "~/.config/gh/x", "~/.local/share/corral/x", "~/own/x", "@/big"} {
+		m.dir(dir)
+	}
+	m.link("@/big", "~/.aws")
+	m.file("@/big/key", "")
+	ps := newPlaces(mountTable{})
+	ws := ps.walls(m.env)
+	byRow := func(s site) (string, bool) {
+		for _, w := range ws.rows {
+			if slices.Contains(s.spellings, w.path) || slices.Contains(s.spellings, w.real) || s.self != (id{}) && s.self == w.self {
+				return w.reason, true
+			}
+		}
+		for _, w := range ws.rows {
+			above := s.self != (id{}) && slices.Contains(w.chain, s.self)
+			below := w.self != (id{}) && slices.Contains(s.chain, w.self)
+			for _, p := range s.spellings {
+				above = above || within(p, w.path) || within(p, w.real)
+				below = below || within(w.path, p) || within(w.real, p)
+			}
+			switch {
+			case above:
+				return fmt.Sprintf("it holds %s (%s)", w.path, w.reason), false
+			case below && w.reach == around:
+				return fmt.Sprintf("it lies in %s (%s)", w.path, w.reason), false
+			}
+		}
+		return "", false
+	}
+	paths := []string{"/", "/srv", "/var", "/home", "/tmp/x", m.root, m.path("@/big/key"), m.path("~/own/x"), m.path("~/Projects/p")}
+	for _, w := range ws.rows {
+		for _, p := range []string{w.path, w.real} {
+			paths = append(paths, p, filepath.Dir(p), filepath.Dir(filepath.Dir(p)), filepath.Join(p, "x"), filepath.Join(p, "x", "y"), p+"x")
+		}
+	}
+	free := 0
+	for i, p := range paths {
+		at, other := ps.at(p), ps.at(paths[(i*7)%len(paths)])
+		for _, s := range []site{
+			{spellings: []string{p}},
+			{spellings: []string{p, at.real}, self: at.self, chain: at.chain()},
+			{self: at.self, chain: at.chain()},
+			{spellings: []string{p, other.real}, self: other.self, chain: other.chain()},
+		} {
+			reason, exact := ws.verdict(s)
+			if want, wantExact := byRow(s); reason != want || exact != wantExact {
+				t.Fatalf("%+v: %q, %t, want %q, %t", s, reason, exact, want, wantExact)
+			}
+			if reason == "" {
+				free++
+			}
+		}
+	}
+	if free == 0 || free == 4*len(paths) {
+		t.Errorf("%d of %d are free", free, 4*len(paths))
 	}
 }
 
@@ -282,5 +345,49 @@ func TestMountPointsAreUnescaped(t *testing.T) {
 	got, err := parseMounts(strings.NewReader("22 1 0:21 / /a\\040b\\011\\012\\134c rw,nosuid shared:7 - proc proc rw\n23 1 0:22 /x / rw - ext4 /dev/x rw\n"))
 	if err != nil || len(got.points) != 2 || got.points[0] != "/" || got.points[1] != "/a b\t\n\\c" {
 		t.Errorf("%q, %v", got, err)
+	}
+}
+
+func TestMountTable(t *testing.T) {
+	// As btrfs, a disk, a bind mount of a part, and one on top of another have it.
+	table, err := parseMounts(strings.NewReader(`1 0 0:30 /@ / rw - btrfs /dev/a rw
+2 1 0:30 /@home /home rw - btrfs /dev/a rw
+3 1 8:1 / /mnt/disk rw - ext4 /dev/b rw
+4 1 8:1 /photos /srv/photos rw - ext4 /dev/b rw
+5 1 0:30 /@home/u/x /srv/hidden rw - btrfs /dev/a rw
+6 1 8:1 /photos/old /srv/hidden rw - ext4 /dev/b rw
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{
+		"/home/u/x":             "",
+		"/home":                 "",
+		"/mnt/disk/photos/a":    "/srv/photos/a",
+		"/mnt/disk/photos":      "/srv/photos",
+		"/mnt/disk/photosx":     "",
+		"/mnt/disk":             "",
+		"/srv/photos/old/a":     "/mnt/disk/photos/old/a /srv/hidden/a",
+		"/srv/hidden/a":         "/mnt/disk/photos/old/a /srv/photos/old/a",
+		"/srv/photos/oldest":    "/mnt/disk/photos/oldest",
+		"/srv/photos":           "/mnt/disk/photos",
+		"/usr/x":                "",
+		"/mnt/disk/photos/old/": "/srv/hidden /srv/photos/old",
+	} {
+		if got := strings.Join(table.others(filepath.Clean(path)), " "); got != want {
+			t.Errorf("others(%s) = %s, want %s", path, got, want)
+		}
+	}
+	for path, want := range map[string]string{
+		"/srv": "/srv/hidden /srv/photos", "/srv/photos": "", "/mnt": "/mnt/disk", "/mnt/dis": "", "/home": "",
+	} {
+		if got := strings.Join(table.below(path), " "); got != want {
+			t.Errorf("below(%s) = %s, want %s", path, got, want)
+		}
+	}
+	for _, bad := range []string{"1 0 0:1 /\n", "\n"} {
+		if _, err := parseMounts(strings.NewReader(bad)); err == nil {
+			t.Errorf("%q is read", bad)
+		}
 	}
 }

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -200,6 +201,34 @@ func TestLoadLarge(t *testing.T) {
 	}
 	if len(p.Egress.Allow) != 3000 || len(p.Mounts) != 300 {
 		t.Errorf("%d names, %d mounts", len(p.Egress.Allow), len(p.Mounts))
+	}
+}
+
+// Paths as long as they can be, and many, cost no more than they are long.
+func TestLoadLongPaths(t *testing.T) {
+	file, env := large(t, 0, 0)
+	link := filepath.Dir(file) + "/link"
+	if err := os.Symlink("/srv", link); err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	b.WriteString("profile: shell\nmounts:\n  ro:\n")
+	n := 0
+	for ; b.Len() < maxBytes-maxPath-20; n++ {
+		path := fmt.Sprintf("%s/none-%d", link, n)
+		fmt.Fprintf(&b, "    - %s%s\n", path, strings.Repeat("/a", (maxPath-len(path))/2))
+	}
+	if err := os.WriteFile(file, []byte(b.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	_, err := Load(file, env)
+	var l diag.List
+	if !errors.As(err, &l) || len(l) != n {
+		t.Fatalf("%d mounts: %.1000v", n, err)
+	}
+	if took := time.Since(start); took > slow {
+		t.Errorf("took %v", took)
 	}
 }
 

@@ -292,6 +292,9 @@ func TestFind(t *testing.T) {
 		if !errors.As(err, &e) || e.Status != exit.Invalid || e.Hint == "" {
 			return "not a request's fault: " + err.Error()
 		}
+		if !strings.Contains(e.Hint, "corral init --profile shell") {
+			t.Errorf("hint %q", e.Hint)
+		}
 		return strings.ReplaceAll(err.Error(), m.root, "@")
 	}
 	const found = "@/home/u/Projects/p/corral.yaml"

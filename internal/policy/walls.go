@@ -17,42 +17,58 @@ func idOf(fi fs.FileInfo) id { return id{stat(fi).Dev, stat(fi).Ino} }
 
 // place is where a path leads: symlinks resolved as far as it exists.
 type place struct {
-	real  string
-	info  fs.FileInfo // nil if err is not
-	err   error       // why there is nothing
-	chain []id        // of it, if it exists, and of every directory above that does
+	real string
+	info fs.FileInfo // nil if err is not
+	err  error       // why there is nothing
+	self id          // zero if there is nothing
+	up   *place      // the directory that holds it, nil of /
+}
+
+// chain are the identities of a place, if it exists, and of every directory
+// above that does.
+func (p *place) chain() (ids []id) {
+	for ; p != nil; p = p.up {
+		if p.err == nil {
+			ids = append(ids, p.self)
+		}
+	}
+	return ids
 }
 
 // places remembers what was looked up.
 type places struct {
 	table mountTable
-	seen  map[string]place
+	seen  map[string]*place
 }
 
-func newPlaces(table mountTable) *places { return &places{table, map[string]place{}} }
+func newPlaces(table mountTable) *places { return &places{table, map[string]*place{}} }
 
 // at is the place of a clean absolute path.
-func (ps *places) at(path string) place {
+func (ps *places) at(path string) *place {
 	if p, ok := ps.seen[path]; ok {
 		return p
 	}
-	p, up := place{real: path}, place{}
+	p := &place{real: path}
 	if path != "/" {
-		up = ps.at(filepath.Dir(path))
-		p = place{real: filepath.Join(up.real, filepath.Base(path)), err: up.err, chain: up.chain}
+		dir := parent(path)
+		p.up = ps.at(dir)
+		if p.up.real != dir {
+			p.real = strings.TrimSuffix(p.up.real, "/") + path[strings.LastIndexByte(path, '/'):]
+		}
+		if p.err = p.up.err; p.err != nil {
+			return p // not kept: a path can go on long after its end
+		}
 	}
-	if up.err == nil {
-		switch fi, err := os.Lstat(p.real); {
-		case err != nil:
+	switch fi, err := os.Lstat(p.real); {
+	case err != nil:
+		p.err = err
+	case fi.Mode()&fs.ModeSymlink == 0:
+		p.info, p.self = fi, idOf(fi)
+	default:
+		if target, err := filepath.EvalSymlinks(p.real); err != nil {
 			p.err = err
-		case fi.Mode()&fs.ModeSymlink == 0:
-			p.info, p.chain = fi, append([]id{idOf(fi)}, up.chain...)
-		default:
-			if target, err := filepath.EvalSymlinks(p.real); err != nil {
-				p.err = err
-			} else {
-				p = ps.at(target)
-			}
+		} else {
+			p = ps.at(target)
 		}
 	}
 	ps.seen[path] = p
@@ -61,13 +77,13 @@ func (ps *places) at(path string) place {
 
 // written is the place of a path as a person wrote it. It is not cleaned: a ..
 // after a symlink is the kernel's to resolve.
-func (ps *places) written(path string) place {
+func (ps *places) written(path string) *place {
 	if clean := filepath.Clean(path); !strings.Contains(path, "..") {
 		return ps.at(clean)
 	}
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
-		return place{real: ps.at(filepath.Clean(path)).real, err: err}
+		return &place{real: ps.at(filepath.Clean(path)).real, err: err}
 	}
 	return ps.at(real)
 }
@@ -78,7 +94,7 @@ func (ps *places) aliases(real string) (others []string) {
 	self := ps.at(real)
 	for _, other := range ps.table.others(real) {
 		// It may be hidden by what is mounted over it.
-		if at := ps.at(other); self.err == nil && at.err == nil && at.real == other && at.chain[0] == self.chain[0] {
+		if at := ps.at(other); self.err == nil && at.err == nil && at.real == other && at.self == self.self {
 			others = append(others, other)
 		}
 	}
@@ -93,10 +109,13 @@ func within(dir, path string) bool {
 // upward are a clean absolute path and every directory above it.
 func upward(path string) iter.Seq[string] {
 	return func(yield func(string) bool) {
-		for ; yield(path) && path != "/"; path = filepath.Dir(path) {
+		for ; yield(path) && path != "/"; path = parent(path) {
 		}
 	}
 }
+
+// parent is the directory of a clean absolute path, without cleaning it again.
+func parent(path string) string { return path[:max(1, strings.LastIndexByte(path, '/'))] }
 
 // wall is one row of guards on this machine.
 type wall struct {
@@ -179,11 +198,7 @@ func (ps *places) walls(env Env) walls {
 	add := func(path string, r reach, reason string) {
 		path = filepath.Clean(path)
 		at := ps.at(path)
-		w := wall{path: path, real: at.real, chain: at.chain, reach: r, reason: reason}
-		if at.err == nil {
-			w.self = at.chain[0]
-		}
-		rows = append(rows, w)
+		rows = append(rows, wall{path: path, real: at.real, self: at.self, chain: at.chain(), reach: r, reason: reason})
 	}
 	xdg := []struct{ std, now string }{{"~/.config", env.ConfigHome}, {"~/.local/share", env.DataHome}}
 	for _, g := range guards {
