@@ -86,7 +86,7 @@ func Compare(before, after Snapshot) []Finding {
 		out = append(out, Finding{Path: string(g.Path), What: notLooked, Reason: g.Why, rank: rankGap})
 	}
 	for _, r := range before.Roots { // of other directories than were asked for
-		if !slices.Contains(after.Roots, r) {
+		if !slices.ContainsFunc(after.Roots, func(now Raw) bool { return within(r, now) }) {
 			out = append(out, Finding{Path: string(r), What: notLooked, Reason: "the later look was not at this directory", rank: rankGap})
 		}
 	}
@@ -236,9 +236,6 @@ func keys(b, a File) []Finding {
 		if e, _, ok := keyRow(setting{name: name, value: strings.Join(slices.Concat(old, new), "")}); ok {
 			f.Reason = e.Reason
 		}
-		if f.rank > rankKey && f.rank != rankPackage {
-			f.rank = rankKey
-		}
 		out = append(out, f)
 	}
 	return out
@@ -321,6 +318,8 @@ func (f File) finding(what string) Finding {
 		out.rank = rankHook
 	case packaged(f.Path):
 		out.rank = rankPackage
+	case f.executes():
+		out.rank = rankKey
 	}
 	return out
 }
