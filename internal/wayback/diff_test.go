@@ -149,9 +149,9 @@ func TestCompare(t *testing.T) {
 			`! .git/worktrees/tree/config.worktree: core.pager new: none → "x"`,
 			"! .git/worktrees/tree/gitdir: changed")},
 		"a submodule": {func(d string) {
-			repository(t, d+"/../../inner")
+			repository(t, d+"/../inner")
 		}, func(d string) {
-			git(t, d, "submodule", "--quiet", "add", d+"/../../inner", "sub")
+			git(t, d, "submodule", "--quiet", "add", d+"/../inner", "sub")
 			write(t, d, ".git/modules/sub/hooks/post-checkout", "x")
 			write(t, d, ".gitmodules", read(t, d+"/.gitmodules")+"update = !evil\n")
 		}, lines(
