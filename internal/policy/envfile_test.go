@@ -166,6 +166,30 @@ func TestEnvFileIsNotOpened(t *testing.T) {
 	}
 }
 
+// One directory by two spellings, as file systems that ignore case have it, is
+// told by its identity.
+func TestEnvFileByIdentity(t *testing.T) {
+	m := newMachine(t)
+	m.file("~/s/x", "")
+	at := newPlaces(mountTable{}).at(m.path("~/s")).self
+	for _, c := range []struct {
+		mount Mount
+		seen  bool
+	}{
+		{Mount{Path: "/S", Dev: at.dev, Ino: at.ino}, true},
+		{Mount{Path: "/S", Dev: at.dev, Ino: at.ino + 1}, false},
+		{Mount{Path: "/S", Dev: at.dev + 1, Ino: at.ino}, false},
+		{Mount{Path: "/S", Submounts: []string{m.path("~/s")}}, true},
+		{Mount{Path: "/S", Submounts: []string{m.path("~/Projects")}}, false},
+		{Mount{Dev: at.dev, Ino: at.ino}, false}, // refused for another reason
+	} {
+		p := &Policy{Mounts: []Mount{c.mount}}
+		if got := p.shows([]string{m.path("~/s/x")}, newPlaces(mountTable{})); (got != "") != c.seen {
+			t.Errorf("%+v: %q", c.mount, got)
+		}
+	}
+}
+
 func TestTrail(t *testing.T) {
 	m := newMachine(t)
 	m.file("@/a/f", "")

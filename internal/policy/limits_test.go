@@ -141,6 +141,18 @@ func TestLimitsAreReached(t *testing.T) {
 			t.Errorf("%.80s: %v", src, err)
 		}
 	}
+	for n, full := range map[int]bool{maxKeys: false, maxKeys + 1: true} {
+		_, err := Parse(FileName, []byte(head+"egress: {"+strings.Trim(list(n, "k%d: 1"), "[]")+"}"))
+		if err == nil || strings.Contains(err.Error(), "at most 64 are read") != full {
+			t.Errorf("%d keys: %v", n, err)
+		}
+	}
+	for n, full := range map[int]bool{maxMistakes - 1: false, maxMistakes: true} {
+		_, err := Parse(FileName, []byte(head+"egress: {allow: "+list(n, "x%d")+"}"))
+		if err == nil || strings.Contains(err.Error(), "mistakes: what follows") != full {
+			t.Errorf("%d mistakes: %v", n, err)
+		}
+	}
 	for _, src := range []string{
 		head + "mounts: {ro: [/" + strings.Repeat("x", maxPath) + "]}",
 		head + "image: {run: [" + strings.Repeat("x", maxCommand+1) + "]}",
