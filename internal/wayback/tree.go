@@ -154,6 +154,9 @@ func cause(err error) error {
 
 // gap notes that nothing below a path was looked at.
 func (t *taker) gap(where, why string) error {
+	if g := (Gap{Path: Raw(where), Why: why, Below: Raw(where)}); slices.Contains(t.gaps, g) {
+		return nil // a row and the walk came here both
+	}
 	t.gaps = append(t.gaps, Gap{Path: Raw(where), Why: why, Below: Raw(where)})
 	if len(t.gaps) >= gapsMost {
 		return t.stop(where, errTooBroken)
