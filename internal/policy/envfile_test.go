@@ -177,8 +177,8 @@ func TestEnvFileByIdentity(t *testing.T) {
 		seen  bool
 	}{
 		{Mount{Path: "/S", Dev: at.dev, Ino: at.ino}, true},
-		{Mount{Path: "/S", Dev: at.dev, Ino: at.ino + 1}, false},
-		{Mount{Path: "/S", Dev: at.dev + 1, Ino: at.ino}, false},
+		{Mount{Path: "/S", Dev: at.dev, Ino: ^at.ino}, false},
+		{Mount{Path: "/S", Dev: ^at.dev, Ino: at.ino}, false},
 		{Mount{Path: "/S", Submounts: []string{m.path("~/s")}}, true},
 		{Mount{Path: "/S", Submounts: []string{m.path("~/Projects")}}, false},
 		{Mount{Dev: at.dev, Ino: at.ino}, false}, // refused for another reason
