@@ -1,12 +1,17 @@
 package pipeline
 
 import (
+	"bytes"
+	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/corral-sandbox/corral/internal/policy"
+	"github.com/corral-sandbox/corral/internal/wayback"
 )
 
 var yamlBlock = regexp.MustCompile("(?s)```yaml\n(.*?)```")
@@ -35,4 +40,127 @@ func TestDocumentedPolicies(t *testing.T) {
 	if found == 0 {
 		t.Error("no policy is documented")
 	}
+}
+
+// generated replaces what stands between the marks of that name in a document.
+func generated(t *testing.T, file, name string, text string) {
+	t.Helper()
+	file = filepath.Join("../..", file)
+	old, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin, end := "<!-- generated: "+name+" -->\n", "<!-- end -->"
+	before, rest, found := strings.Cut(string(old), begin)
+	_, after, ended := strings.Cut(rest, end)
+	if !found || !ended {
+		t.Fatalf("%s has no place for %s", file, name)
+	}
+	now := before + begin + text + end + after
+	if now == string(old) {
+		return
+	}
+	if !*update {
+		t.Errorf("%s is not what it is made from (run with -update to accept)", file)
+		return
+	}
+	if err := os.WriteFile(file, []byte(now), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// property is what of a JSON Schema is told to people.
+type property struct {
+	Description string          `json:"description"`
+	Default     json.RawMessage `json:"default"`
+	Properties  ordered         `json:"properties"`
+	Items       *property       `json:"items"`
+	AnyOf       []property      `json:"anyOf"`
+}
+
+// ordered keeps properties in the order of the file.
+type ordered []struct {
+	key string
+	property
+}
+
+func (o *ordered) UnmarshalJSON(b []byte) error {
+	dec := json.NewDecoder(bytes.NewReader(b))
+	if _, err := dec.Token(); err != nil {
+		return err
+	}
+	for dec.More() {
+		key, err := dec.Token()
+		if err != nil {
+			return err
+		}
+		var p property
+		if err := dec.Decode(&p); err != nil {
+			return err
+		}
+		*o = append(*o, struct {
+			key string
+			property
+		}{key.(string), p})
+	}
+	return nil
+}
+
+func (p property) rows(path string, b *strings.Builder) {
+	if path != "" && p.Description != "" {
+		fallback := ""
+		if p.Default != nil {
+			fallback = "`" + string(p.Default) + "`"
+		}
+		fmt.Fprintf(b, "| `%s` | %s | %s |\n", path, strings.ReplaceAll(p.Description, "|", `\|`), fallback)
+	}
+	for _, c := range p.Properties {
+		c.rows(strings.TrimPrefix(path+"."+c.key, "."), b)
+	}
+	if p.Items != nil {
+		p.Items.entries(path+"[]", b)
+	}
+}
+
+// entries are the keys of a list's entries; what an entry is, the list says.
+func (p property) entries(path string, b *strings.Builder) {
+	for _, c := range p.Properties {
+		c.rows(path+"."+c.key, b)
+	}
+	for _, one := range p.AnyOf {
+		one.entries(path, b)
+	}
+}
+
+func TestDocumentedKeys(t *testing.T) {
+	var schema property
+	if err := json.Unmarshal(policy.Schema(), &schema); err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	b.WriteString("\n| key | what it says | default |\n|---|---|---|\n")
+	schema.rows("", &b)
+	b.WriteString("\n")
+	if n := strings.Count(b.String(), "\n"); n < 30 {
+		t.Fatalf("%d keys of the schema were understood", n)
+	}
+	generated(t, "docs/policy.md", "keys", b.String())
+}
+
+func TestDocumentedWatch(t *testing.T) {
+	var b strings.Builder
+	group := ""
+	for _, e := range wayback.Table() {
+		if e.Group != group {
+			group = e.Group
+			fmt.Fprintf(&b, "\n| %s | why |\n|---|---|\n", group)
+		}
+		value := ""
+		if e.Value != "" {
+			value = " " + e.Value
+		}
+		fmt.Fprintf(&b, "| `%s`%s | %s |\n", e.Pattern, value, strings.ReplaceAll(e.Reason, "|", `\|`))
+	}
+	b.WriteString("\n")
+	generated(t, "docs/way-back.md", "watched", b.String())
 }
