@@ -75,15 +75,15 @@ func (p *Policy) Rows(d Defaults) []Row {
 	t.key("resources.cpus", cmp.Or(cpusText(p.Resources.NanoCPUs), "no bound"))
 	t.key("resources.pids", cmp.Or(pidsText(p.Resources.Pids), "no bound"))
 
-	config := "ro: hooks and config of the repository at the top of each writable mount, not of those deeper down or new"
+	config := "ro: shielded, with the hooks, at the top of each writable mount; not deeper down"
 	switch {
 	case p.Git.ConfigWritable && p.Git.DirReadOnly:
 		config = "writable, to no effect: .git is read-only as a whole"
 	case p.Git.ConfigWritable:
-		config = "writable: the agent writes .git/config, and so decides what git runs on this machine"
+		config = "writable: the agent decides what git runs on this machine"
 	}
 	t.key("git.config", config)
-	dir := "rw: the agent can commit; what in .git cannot be shielded is watched"
+	dir := "rw: the agent can commit; what cannot be shielded is watched"
 	if p.Git.DirReadOnly {
 		dir = "ro: the agent cannot commit"
 	}
