@@ -37,11 +37,12 @@ func (a *app) status() *cobra.Command {
 				report.Changed, report.Unbound = changed(p, members), unbound(p, members)
 				report.Well = report.Well && !report.Unbound
 				if len(members) > 0 {
-					report.WayBack, err = changedSince(c.Context(), members[0].Sandbox)
+					report.findings, err = changedSince(c.Context(), members[0].Sandbox)
 					if err != nil {
 						return fmt.Errorf("cannot tell what the agent changed that this machine would execute: %w", err)
 					}
 				}
+				report.WayBack = changedFiles(report.findings)
 				if err := a.showStatus(report, asJSON); err != nil {
 					return err
 				}
@@ -68,7 +69,9 @@ type statusReport struct {
 	Unbound  bool            `json:"policy_unbound"`
 	Services []engine.Health `json:"services"`
 	// WayBack is what the agent changed that this machine would execute.
-	WayBack []wayback.Finding `json:"way_back"`
+	WayBack []changedFile `json:"way_back"`
+
+	findings []wayback.Finding
 }
 
 // changed reports whether a sandbox was made from another policy than there is
@@ -122,7 +125,7 @@ func (a *app) showStatus(r statusReport, asJSON bool) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	showFindings(a.out, r.WayBack, nil)
+	showFindings(a.out, r.findings, nil)
 	return nil
 }
 

@@ -57,7 +57,7 @@ func (w *watch) end(ctx context.Context, a *app, p *project) {
 		w.err = keepBaseline(p.id(), nil)
 	}
 	findings, err := compare(ctx, w.before, w.err)
-	showFindings(a.err, append(w.watcher.Seen(), findings...), err)
+	showFindings(a.err, wayback.Join(findings, w.watcher.Seen()), err)
 	if notice := p.notice(); notice != "" {
 		fmt.Fprintf(a.err, "corral: %s\n", notice)
 	}
@@ -101,8 +101,39 @@ func showFindings(w io.Writer, findings []wayback.Finding, err error) {
 			fmt.Fprintf(w, "  and %d more\n", len(findings)-i)
 			return
 		}
-		fmt.Fprintf(w, "  %s: %s (%s)\n", printable.Escape(string(f.Path)), printable.Escape(f.What), printable.Escape(f.Reason))
+		fmt.Fprintf(w, "  %s\n", f)
 	}
+}
+
+// changedFile is a finding for scripts, escaped like everything of an agent's.
+type changedFile struct {
+	Path   string   `json:"path"`
+	What   string   `json:"what"`
+	Target string   `json:"target,omitempty"`
+	Reason string   `json:"reason"`
+	First  bool     `json:"first"` // it cannot be shielded
+	Key    string   `json:"key,omitempty"`
+	Old    []string `json:"old,omitempty"`
+	New    []string `json:"new,omitempty"`
+}
+
+func changedFiles(findings []wayback.Finding) []changedFile {
+	out := []changedFile{}
+	for _, f := range findings {
+		out = append(out, changedFile{
+			Path: printable.Escape(f.Path), What: printable.Escape(f.What), Target: printable.Escape(f.Target), Reason: printable.Escape(f.Reason),
+			First: f.First, Key: printable.Escape(f.Key), Old: escaped(f.Old), New: escaped(f.New),
+		})
+	}
+	return out
+}
+
+func escaped(all []string) []string {
+	var out []string
+	for _, s := range all {
+		out = append(out, printable.Escape(s))
+	}
+	return out
 }
 
 // changedSince are the findings of a sandbox that is up.
