@@ -300,7 +300,11 @@ func rel(root, path string) (string, bool) {
 	if path == root {
 		return "", true
 	}
-	return strings.CutPrefix(path, strings.TrimSuffix(root, "/")+"/")
+	root = strings.TrimSuffix(root, "/")
+	if len(path) <= len(root) || path[len(root)] != '/' || path[:len(root)] != root {
+		return "", false
+	}
+	return path[len(root)+1:], true
 }
 
 func digest(b []byte) string {

@@ -168,6 +168,10 @@ func TestPaths(t *testing.T) {
 		{"/a", "/", "", false},
 		{"/", "/a", "a", true},
 		{"/", "/", "", true},
+		{"/", "", "", false},
+		{"/a", "", "", false},
+		{"/ab", "/a", "", false},
+		{"/a", "/b/c", "", false},
 	} {
 		if got, ok := rel(tt.root, tt.path); ok != tt.ok || ok && got != tt.want {
 			t.Errorf("%s in %s: %q %v", tt.path, tt.root, got, ok)

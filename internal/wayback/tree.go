@@ -18,9 +18,11 @@ import (
 const (
 	entriesMost = 1_000_000 // a few seconds, and several times the largest projects
 	depthMost   = 256       // each level is an open file
-	filesMost   = 100_000   // the memory that an agent can make corral take
+	memoryMost  = 64 << 20  // the bytes that it can make corral remember, by names, settings and links
 	readsMost   = 256 << 20 // the time that it can make corral read for
 	gapsMost    = 1000      // lines of the report
+	fileCosts   = 256       // of those, for each file besides its name
+	keyCosts    = 64        // and for each setting
 	hopsMost    = 10        // of settings that include settings, as git itself has it
 	wordsMost   = 32        // of a command, in which files of the project are looked for
 	wantedMost  = 10_000    // files that settings and links name
@@ -80,7 +82,7 @@ func (b *budget) spend() error {
 
 var (
 	errTooMany   = errors.New("too many entries")
-	errTooMuch   = errors.New("too many files of the kinds that are watched")
+	errTooMuch   = errors.New("too much that is watched")
 	errTooBroken = errors.New("too many places that cannot be looked at")
 )
 
@@ -90,7 +92,8 @@ type taker struct {
 	stopped error
 	files   map[string]File
 	gaps    []Gap
-	read    int64 // bytes
+	read    int64 // bytes of files
+	memory  int   // bytes of files, gaps and wanted, about
 	handles map[string]*directory
 	wanted  []want
 }
@@ -158,6 +161,7 @@ func (t *taker) gap(where, why string) error {
 		return nil // a row and the walk came here both
 	}
 	t.gaps = append(t.gaps, Gap{Path: Raw(where), Why: why, Below: Raw(where)})
+	t.memory += len(where)
 	if len(t.gaps) >= gapsMost {
 		return t.stop(where, errTooBroken)
 	}
@@ -387,6 +391,9 @@ func (t *taker) config(d *directory, name, pattern, top string, hops int) error 
 	if _, seen := t.files[where]; seen {
 		return nil
 	}
+	if err := t.ctx.Err(); err != nil {
+		return t.stop(where, err)
+	}
 	f, b, ok := File{}, []byte(nil), false
 	if t.read > readsMost {
 		f, ok = unread(d, name, pattern)
@@ -410,6 +417,7 @@ func (t *taker) config(d *directory, name, pattern, top string, hops int) error 
 		if err != nil {
 			f.Why = err.Error()
 		}
+		under := worktree(settings, dir, top)
 		for _, s := range settings {
 			if pattern == rowGitmodules && !strings.HasPrefix(s.name, "submodule.") {
 				continue
@@ -417,7 +425,7 @@ func (t *taker) config(d *directory, name, pattern, top string, hops int) error 
 			if _, spelled, ok := keyRow(s); ok {
 				f.Keys = append(f.Keys, Key{Raw(spelled), Raw(s.value), s.bare})
 				if pattern != rowGitmodules {
-					t.namedBy(s, dir, worktree(settings, dir, top), hops)
+					t.namedBy(s, dir, under, hops)
 				}
 			}
 		}
@@ -453,7 +461,11 @@ func (t *taker) record(f File) error {
 	if _, seen := t.files[string(f.Path)]; seen {
 		return nil
 	}
-	if len(t.files) >= filesMost {
+	t.memory += fileCosts + len(f.Path) + len(f.Target)
+	for _, k := range f.Keys {
+		t.memory += keyCosts + len(k.Name) + len(k.Value)
+	}
+	if t.memory > memoryMost {
 		return t.stop(string(f.Path), errTooMuch)
 	}
 	t.files[string(f.Path)] = f
@@ -525,8 +537,11 @@ func (t *taker) want(w want, dir, name string) {
 	if name == "" || w.hops > hopsMost || !path.IsAbs(name) && (dir == "" || strings.HasPrefix(name, "~")) {
 		return
 	}
+	if len(name) >= unix.PathMax { // the kernel takes no such name
+		return
+	}
 	w.path = absolute(dir, name)
-	if len(t.wanted) < wantedMost {
+	if t.memory += len(w.path); t.memory <= memoryMost && len(t.wanted) < wantedMost {
 		t.wanted = append(t.wanted, w)
 	}
 }

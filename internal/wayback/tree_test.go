@@ -350,6 +350,20 @@ func TestMuch(t *testing.T) {
 	}
 }
 
+// TestMemory: files of settings, each as large as may be, in every line of
+// which something executes.
+func TestMemory(t *testing.T) {
+	dir := realDir(t)
+	for i := range 4 {
+		write(t, dir, fmt.Sprintf("%d/.git/config", i), "[alias]\n"+strings.Repeat("a\n", readMost/2-4))
+	}
+	s, err := Take(t.Context(), []string{dir})
+	must(t, err)
+	if len(s.Incomplete) != 1 || s.Incomplete[0].Path != Raw(dir+"/1/.git/config") || s.Incomplete[0].Why != "stopped here: too much that is watched" {
+		t.Errorf("%+v", s.Incomplete)
+	}
+}
+
 // TestOverlap: two roots, one in the other, tell each file once.
 func TestOverlap(t *testing.T) {
 	dir := realDir(t)
