@@ -96,10 +96,11 @@ func who(dir string) (host.Person, error) {
 
 // find returns the policy file and the project directory.
 func (a *app) find() (file, dir string, err error) {
-	wd, err := os.Getwd()
+	start, err := os.Getwd()
 	if err != nil {
 		return "", "", err
 	}
+	wd := start
 	file = a.policy
 	if file == "" {
 		if a.project != "" {
@@ -128,7 +129,8 @@ func (a *app) find() (file, dir string, err error) {
 	if strings.ContainsFunc(dir+file, unicode.IsControl) {
 		return "", "", exit.Invalidf("no file that lists paths could name it: rename it", "the path %q holds a control character", dir)
 	}
-	if a.policy != "" && !a.quiet {
+	// Somebody in a subdirectory may not know how much they are about to hand over.
+	if here, err := filepath.EvalSymlinks(start); !a.quiet && (a.policy != "" || err != nil || here != dir) {
 		fmt.Fprintf(a.err, "corral: project directory %s\n", dir)
 	}
 	return file, dir, nil

@@ -65,11 +65,11 @@ func verify(p *policy.Policy, h Host, g spec.Gate, s Service) []spec.Check {
 	if p.EnvFile.Path != "" {
 		checks = append(checks, spec.Check{Name: "env-file-not-mounted", Paths: []string{p.EnvFile.Path}})
 	}
-	if len(h.Shields) > 0 {
-		checks = append(checks, spec.Check{Name: "git-shielded", Mount: declared(h.Shields)})
+	if len(s.Shields) > 0 {
+		checks = append(checks, spec.Check{Name: "git-shielded", Mount: declared(s.Shields)})
 	}
 	for _, m := range s.Mounts {
-		if slices.ContainsFunc(h.Shields, func(s Mount) bool { return s.Path == m.Path }) {
+		if s.shield(m) {
 			continue
 		}
 		name := "rw-writable:" + m.Path

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/corral-sandbox/corral/internal/policy"
@@ -46,6 +47,11 @@ func mounts(p *policy.Policy, shields []Mount) ([]Mount, error) {
 
 func mount(m policy.Mount) Mount {
 	return Mount{Path: m.Path, ReadOnly: m.ReadOnly, Dev: m.Dev, Ino: m.Ino, Submounts: m.Submounts}
+}
+
+// shield reports whether a mount is there to cover a part of a repository.
+func (s Service) shield(m Mount) bool {
+	return slices.ContainsFunc(s.Shields, func(o Mount) bool { return o.Path == m.Path })
 }
 
 // gitConfig makes git work in what is mounted, whoever owns parts of it, and

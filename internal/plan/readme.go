@@ -30,11 +30,18 @@ func readme(p *policy.Policy, g spec.Gate, s Service) []byte {
 	b.WriteString("\nFiles: these directories of the host are here under their own paths. Everything else you write is gone\n")
 	b.WriteString("when the sandbox ends.\n")
 	for _, m := range s.Mounts {
+		if s.shield(m) {
+			continue
+		}
 		how := "read-write"
 		if m.ReadOnly {
 			how = "read-only"
 		}
 		fmt.Fprintf(&b, "  %s  %s\n", m.Path, how)
+	}
+	if len(s.Shields) > 0 {
+		b.WriteString("Of the repositories in them, hooks and configuration are read-only: commits, branches and work trees work,\n")
+		b.WriteString("git config and hooks do not.\n")
 	}
 	b.WriteString("\nYou have no root, no sudo and no capability, and cannot get them. To have something allowed, ask the person\n")
 	fmt.Fprintf(&b, "who runs you to change %s.\n", p.File)

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/corral-sandbox/corral/test/lab"
 )
 
 // R094: whatever a path holds, it is mounted, under its own name; what cannot
@@ -146,5 +148,39 @@ func TestResources(t *testing.T) {
 	}
 	if r := s.sh("for i in $(seq 100); do sleep 60 & done"); r.code == 0 && !strings.Contains(r.err, "fork") {
 		t.Errorf("100 processes were started: %v", r)
+	}
+}
+
+// R085: what the agent leaves in the project decides nothing of the next start.
+func TestLinksGrantNothing(t *testing.T) {
+	s := project(t, nothing)
+	aws := filepath.Join(filepath.Dir(s.dir), "home", ".aws")
+	s.own(aws)
+	s.private(".aws/credentials", "key\n", 0o600)
+	link := "ln -sf " + aws + " aws; ln -sf " + aws + "/credentials key; ls aws/ key/ 2>&1; cat aws/credentials key"
+	for range 2 {
+		if r := s.sh(link); r.code == 0 || strings.Contains(r.out, "credentials\n") && !strings.Contains(r.out, "No such file") {
+			t.Errorf("a link leads out: %v", r)
+		}
+	}
+	if r := s.corral("policy", "diff"); r.code != 0 || r.out != "" {
+		t.Errorf("the links count for something: %v", r)
+	}
+}
+
+// R118: however little a policy says of the network, it is closed.
+func TestSilenceIsClosed(t *testing.T) {
+	s := project(t, nothing)
+	s.lab.Control(t, "corral")
+	capture := s.lab.Capture(t, bridge)
+	for _, egress := range []string{"", "egress: {}\n", "egress: {allow: []}\n", "egress: {defaults: true, refresh: manual}\n"} {
+		s.write("corral.yaml", nothing+egress)
+		r := s.corral("run", "--accept", "--", "bash", "-c", connect+fmt.Sprintf("t %v 443", lab.Canary))
+		if r.code != 0 || !strings.HasPrefix(r.out, lab.Canary.String()+" 1 ") {
+			t.Errorf("%q: %v", egress, r)
+		}
+	}
+	if left := capture.To(lab.Canary); len(left) > 0 {
+		t.Errorf("%d packets left", len(left))
 	}
 }

@@ -41,11 +41,20 @@ func TestScenarios(t *testing.T) {
 			if len(in.Files) == 0 || in.Files[0].Name != "corral.yaml" {
 				t.Fatal("a scenario starts with its corral.yaml")
 			}
-			out := &txtar.Archive{Comment: in.Comment, Files: slices.Clone(in.Files[:1])}
-			for name, b := range through(t, in.Files[0].Data) {
+			given := 1
+			facts := map[string][]string{}
+			for _, f := range in.Files[1:] {
+				if f.Name != "shields" && f.Name != "secrets" {
+					break
+				}
+				facts[f.Name] = strings.Split(strings.TrimSpace(string(f.Data)), "\n")
+				given++
+			}
+			out := &txtar.Archive{Comment: in.Comment, Files: slices.Clone(in.Files[:given])}
+			for name, b := range through(t, in.Files[0].Data, facts) {
 				out.Files = append(out.Files, txtar.File{Name: name, Data: b})
 			}
-			slices.SortFunc(out.Files[1:], func(a, b txtar.File) int { return strings.Compare(a.Name, b.Name) })
+			slices.SortFunc(out.Files[given:], func(a, b txtar.File) int { return strings.Compare(a.Name, b.Name) })
 			got := txtar.Format(out)
 			if *update {
 				if err := os.WriteFile(file, got, 0o644); err != nil {
@@ -61,7 +70,9 @@ func TestScenarios(t *testing.T) {
 }
 
 // through takes a policy through the pipeline and returns what is worth a look.
-func through(t *testing.T, src []byte) map[string][]byte {
+// The facts are what the host side found out beside: the names in the secrets'
+// file, and shields, each with ro or rw before its path.
+func through(t *testing.T, src []byte, facts map[string][]string) map[string][]byte {
 	t.Helper()
 	p, err := policy.Parse("corral.yaml", src)
 	if err != nil {
@@ -81,16 +92,22 @@ func through(t *testing.T, src []byte) map[string][]byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	planned, err := plan.Build(p, prof, plan.Host{
+	h := plan.Host{
 		UID: 1000, GID: 1000, Homes: []string{"/home/dev"},
 		Resolvers:   []netip.Addr{netip.MustParseAddr("10.0.0.53")},
 		Probes:      spec.DefaultProbes(),
 		Subnet:      plan.DefaultSubnet,
 		Never:       []netip.Prefix{netip.MustParsePrefix("172.30.0.0/16")},
 		Environment: map[string]string{"TERM": "xterm"},
-	}, netip.MustParseAddr("172.30.0.2"), nil)
+		Secrets:     facts["secrets"],
+	}
+	for i, line := range facts["shields"] {
+		how, path, _ := strings.Cut(line, " ")
+		h.Shields = append(h.Shields, plan.Mount{Path: path, ReadOnly: how == "ro", Dev: 1, Ino: uint64(100 + i)})
+	}
+	planned, err := plan.Build(p, prof, h, netip.MustParseAddr("172.30.0.2"), nil)
 	if err != nil {
-		t.Fatal(err)
+		return map[string][]byte{"errors": []byte(err.Error() + "\n")}
 	}
 	one, err := render.Render(planned)
 	if err != nil {
