@@ -52,7 +52,13 @@ func (a *app) runAgent(ctx context.Context, p *project, e *engine.Engine, args [
 		w.abandon(p)
 		return err
 	}
-	<-w.taken
+	select {
+	case <-w.taken:
+	case <-ctx.Done():
+		a.end(ctx, e, g, id)
+		w.abandon(p)
+		return context.Cause(ctx)
+	}
 	code, err := e.Attach(ctx, id, t, a.in, a.out, a.err)
 	denied := a.denied(ctx, e, g)
 	a.end(ctx, e, g, id) // the agent's status stands, whatever becomes of its containers

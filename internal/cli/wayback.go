@@ -65,8 +65,8 @@ func (w *watch) end(ctx context.Context, a *app, p *project) {
 
 // abandon gives up on a sandbox that did not come up.
 func (w *watch) abandon(p *project) {
-	<-w.taken
 	w.stop()
+	<-w.taken
 	_ = keepBaseline(p.id(), nil) // one that stays is replaced by the next start
 }
 
