@@ -175,11 +175,11 @@ func planted(p *project) []string {
 	var out []string
 	for _, id := range ids {
 		b, err := state.Accepted(home, id)
-		if err != nil || b == nil || id == p.id() {
+		if err != nil || b == nil {
 			continue
 		}
 		other, err := policy.DecodeEffective(b)
-		if err != nil {
+		if err != nil || id == plan.ID(other.Name, p.policy.File) { // its own, by whatever name
 			continue
 		}
 		for _, m := range other.Mounts {

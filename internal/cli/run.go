@@ -43,6 +43,9 @@ agent's.`,
 
 func (a *app) runAgent(ctx context.Context, p *project, e *engine.Engine, args []string) error {
 	t := engine.Terminal{TTY: terminal(a.in) && terminal(a.out), Stdin: true}
+	if err := e.Clear(ctx, p.policy.File); err != nil {
+		return err
+	}
 	if err := a.ready(ctx, p, true); err != nil {
 		return err
 	}
@@ -76,15 +79,13 @@ func (a *app) runAgent(ctx context.Context, p *project, e *engine.Engine, args [
 }
 
 // bring brings up a sandbox to the point where its service can be started.
+// Another one of the same policy is in its way, also what is left of one.
 func (a *app) bring(ctx context.Context, e *engine.Engine, p *project, purpose string, args []string, t engine.Terminal) (*engine.Gate, string, error) {
 	if !p.accepted {
 		return nil, "", errNotAccepted
 	}
 	guests, err := host.FindGuests()
 	if err != nil {
-		return nil, "", err
-	}
-	if err := e.Clear(ctx, p.policy.File); err != nil {
 		return nil, "", err
 	}
 	if p.network, p.host.Subnet, err = inForce(ctx, e); err != nil {

@@ -70,6 +70,9 @@ func (a *app) prove(ctx context.Context, e *engine.Engine, p *project) (proof *e
 		}
 		return a.proveRunning(ctx, e, p, gate, service)
 	}
+	if err := e.Clear(ctx, p.policy.File); err != nil {
+		return nil, err
+	}
 	if err := a.ready(ctx, p, false); err != nil {
 		return nil, err
 	}

@@ -170,14 +170,14 @@ func inForce(wish netip.Prefix, got network.Inspect) (plan.Network, netip.Prefix
 	subnet := wish
 	if !wish.IsValid() {
 		if n := len(got.IPAM.Config); n != 1 {
-			return plan.Network{}, subnet, &WrongNetwork{[]string{fmt.Sprintf("it has %d subnets, not 1", n)}}
+			return plan.Network{}, subnet, &WrongNetwork{append(kindDiff(got), fmt.Sprintf("it has %d subnets, not 1", n))}
 		}
 		half, err := netip.ParsePrefix(got.IPAM.Config[0].Subnet)
 		if err == nil {
 			subnet, err = plan.Undivide(half)
 		}
 		if err != nil {
-			return plan.Network{}, netip.Prefix{}, &WrongNetwork{[]string{fmt.Sprintf("subnet is %q: %v", got.IPAM.Config[0].Subnet, err)}}
+			return plan.Network{}, netip.Prefix{}, &WrongNetwork{append(kindDiff(got), fmt.Sprintf("subnet is %q: %v", got.IPAM.Config[0].Subnet, err))}
 		}
 	}
 	n, err := plan.Divide(subnet)
@@ -421,27 +421,37 @@ func (e *Engine) createNetwork(ctx context.Context, n plan.Network) error {
 	return nil
 }
 
+// kindDiff is how a network differs from every corral network.
+func kindDiff(got network.Inspect) []string {
+	var diff differences
+	diff.compare("driver", "bridge", got.Driver)
+	diff.compare("scope", "local", got.Scope)
+	diff.compare("IPv6", "false", fmt.Sprint(got.EnableIPv6))
+	diff.compare("internal", "false", fmt.Sprint(got.Internal))
+	diff.compare("inter-container communication", "false", got.Options[optionICC])
+	diff.compare("bridge", bridge, got.Options[optionBridge])
+	return diff
+}
+
+// networkDiff is how a network differs from the one that is wanted.
 func networkDiff(want plan.Network, got network.Inspect) []string {
-	var diff []string
-	differ := func(what, want, got string) {
-		if want != got {
-			diff = append(diff, fmt.Sprintf("%s is %q, not %q", what, got, want))
-		}
-	}
-	differ("driver", "bridge", got.Driver)
-	differ("scope", "local", got.Scope)
-	differ("IPv6", "false", fmt.Sprint(got.EnableIPv6))
-	differ("internal", "false", fmt.Sprint(got.Internal))
-	differ("inter-container communication", "false", got.Options[optionICC])
-	differ("bridge", bridge, got.Options[optionBridge])
+	diff := differences(kindDiff(got))
 	if len(got.IPAM.Config) != 1 {
 		return append(diff, fmt.Sprintf("it has %d subnets, not 1", len(got.IPAM.Config)))
 	}
 	c := got.IPAM.Config[0]
-	differ("subnet", want.Subnet.String(), c.Subnet)
-	differ("ip range", want.Range.String(), c.IPRange)
-	differ("gateway", want.Gateway.String(), c.Gateway)
+	diff.compare("subnet", want.Subnet.String(), c.Subnet)
+	diff.compare("ip range", want.Range.String(), c.IPRange)
+	diff.compare("gateway", want.Gateway.String(), c.Gateway)
 	return diff
+}
+
+type differences []string
+
+func (d *differences) compare(what, want, got string) {
+	if want != got {
+		*d = append(*d, fmt.Sprintf("%s is %q, not %q", what, got, want))
+	}
 }
 
 // Subnets returns every subnet of every network of the engine: no name may be
