@@ -41,7 +41,7 @@ project's image stays, for the next run.`,
 			}
 			for _, id := range sandboxes(members) {
 				findings, err := changedSince(c.Context(), id)
-				showFindings(a.err, findings, err)
+				showFindings(a.err, id, findings, err)
 				if err := keepBaseline(id, nil); err != nil {
 					return err
 				}

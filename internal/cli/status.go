@@ -125,7 +125,7 @@ func (a *app) showStatus(r statusReport, asJSON bool) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	showFindings(a.out, r.findings, nil)
+	showFindings(a.out, r.Sandbox, r.findings, nil)
 	return nil
 }
 

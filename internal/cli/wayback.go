@@ -57,7 +57,7 @@ func (w *watch) end(ctx context.Context, a *app, p *project) {
 		w.err = keepBaseline(p.id(), nil)
 	}
 	findings, err := compare(ctx, w.before, w.err)
-	showFindings(a.err, wayback.Join(findings, w.watcher.Seen()), err)
+	showFindings(a.err, p.id(), wayback.Join(findings, w.watcher.Seen()), err)
 	if notice := p.notice(); notice != "" {
 		fmt.Fprintf(a.err, "corral: %s\n", notice)
 	}
@@ -87,8 +87,9 @@ func compare(ctx context.Context, before wayback.Snapshot, err error) ([]wayback
 	return wayback.Compare(before, after), nil
 }
 
-// showFindings lists what changed. Its names are the agent's.
-func showFindings(w io.Writer, findings []wayback.Finding, err error) {
+// showFindings lists what changed, and puts what is too much to show into a
+// file. Its names are the agent's.
+func showFindings(w io.Writer, sandbox string, findings []wayback.Finding, err error) {
 	if err != nil {
 		fmt.Fprintf(w, "corral: cannot tell what the agent changed that this machine would execute: %s\n", printable.Escape(err.Error()))
 	}
@@ -96,13 +97,29 @@ func showFindings(w io.Writer, findings []wayback.Finding, err error) {
 		return
 	}
 	fmt.Fprintln(w, "corral: the agent changed what this machine would execute; look before you use it:")
+	var all strings.Builder
 	for i, f := range findings {
-		if i == mostFindings {
-			fmt.Fprintf(w, "  and %d more\n", len(findings)-i)
-			return
+		if i < mostFindings {
+			fmt.Fprintf(w, "  %s\n", f)
 		}
-		fmt.Fprintf(w, "  %s\n", f)
+		fmt.Fprintln(&all, f)
 	}
+	if more := len(findings) - mostFindings; more > 0 {
+		path, err := keepReport(sandbox, all.String())
+		if err != nil {
+			path = printable.Escape(err.Error())
+		}
+		fmt.Fprintf(w, "  and %d more; all of them: %s\n", more, path)
+	}
+}
+
+// keepReport puts a list of findings where the person can read it.
+func keepReport(sandbox, text string) (string, error) {
+	home, err := state.Home()
+	if err != nil {
+		return "", err
+	}
+	return state.KeepReport(home, sandbox, []byte(text))
 }
 
 // changedFile is a finding for scripts, escaped like everything of an agent's.

@@ -99,3 +99,14 @@ func SetBaseline(home, sandbox string, b []byte) error {
 	}
 	return replace(filepath.Join(dir, baseline), b)
 }
+
+// KeepReport keeps a text for the person and says where. It replaces the one
+// before.
+func KeepReport(home, sandbox string, text []byte) (string, error) {
+	dir := filepath.Join(home, sandbox)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "wayback.txt")
+	return path, replace(path, text)
+}

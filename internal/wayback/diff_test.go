@@ -40,7 +40,9 @@ func TestCompare(t *testing.T) {
 			write(t, d, ".gitmodules", "[submodule \"x\"]\npath = x\nurl = y\nupdate = rebase\n")
 			write(t, d, ".git/hooks/pre-commit.sample", "x")
 			must(t, os.Mkdir(d+"/.vscode", 0o755))
+			write(t, d, ".git/objects/x/.envrc", "nobody enters it")
 		}, ""},
+		"objects of something else": {nil, func(d string) { write(t, d, "game/objects/.envrc", "x") }, lines("  game/objects/.envrc: new")},
 		"hooks": {func(d string) {
 			write(t, d, ".git/hooks/pre-push", "old")
 			write(t, d, ".git/hooks/post-merge", "old")
