@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// interval is how often a Watcher looks: a host's git that runs in between
-// would have met the same.
+// interval is how often a Watcher looks: a trap has to stay about as long as a
+// person takes between two commands, and a look costs a few system calls.
 const interval = 500 * time.Millisecond
 
 // Watcher remembers what cannot be shielded and was there, if only for a
