@@ -55,20 +55,11 @@ one policy file lists, and proves from the inside that it is so.`,
 
 Exit status: 0 done; 1 the operation or a check failed; 2 the policy or the
 request is invalid; run returns the agent's own once it has started.`,
-		Version:       spec.Release(),
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		Args:          cobra.ArbitraryArgs,
-		RunE: func(c *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return c.Help()
-			}
-			hint := "see corral --help"
-			if near := c.SuggestionsFor(args[0]); len(near) > 0 {
-				hint = "did you mean corral " + near[0] + "?"
-			}
-			return exit.Invalidf(hint, "unknown command %q", args[0])
-		},
+		Version:                    spec.Release(),
+		SilenceUsage:               true,
+		SilenceErrors:              true,
+		Args:                       cobra.ArbitraryArgs,
+		RunE:                       subcommand,
 		SuggestionsMinimumDistance: 2,
 	}
 	root.SetVersionTemplate("corral {{.Version}}\n")
@@ -82,6 +73,18 @@ request is invalid; run returns the agent's own once it has started.`,
 		root.AddCommand(c)
 	}
 	return root
+}
+
+// subcommand is what a command with others below it does by itself.
+func subcommand(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return c.Help()
+	}
+	hint := fmt.Sprintf("see %s --help", c.CommandPath())
+	if near := c.SuggestionsFor(args[0]); len(near) > 0 {
+		hint = fmt.Sprintf("did you mean %s %s?", c.CommandPath(), near[0])
+	}
+	return exit.Invalidf(hint, "unknown command %q", args[0])
 }
 
 // noArgs refuses arguments with our exit status for an invalid request.
@@ -110,7 +113,7 @@ func (a *app) report(err error) int {
 }
 
 func status(err error) int {
-	if errors.As(err, new(plan.ErrNoResolver)) || errors.As(err, new(plan.ErrPolicyBelow)) || errors.As(err, new(plan.ErrLater)) || errors.As(err, new(*engine.Unmountable)) {
+	if errors.As(err, new(plan.ErrNoResolver)) || errors.As(err, new(plan.ErrPolicyBelow)) || errors.As(err, new(*engine.Unmountable)) {
 		return exit.Invalid
 	}
 	return exit.Failed
@@ -131,6 +134,8 @@ func hint(err error) string {
 		return "corral install makes it; corral install --repair makes it anew"
 	case errors.As(err, &failed):
 		return failed.Hint
+	case errors.As(err, new(*engine.BuildFailed)):
+		return "image.base, image.packages and image.run of the policy say what is built"
 	case errors.As(err, &collision):
 		return collision.Hint
 	case errors.As(err, &unmountable):

@@ -32,7 +32,7 @@ An existing one is never touched. What was written counts as accepted.`,
 			}
 			starter, err := profile.Starter(name)
 			if err != nil {
-				return exit.Invalidf("", "%w", err)
+				return exit.Invalidf("there is "+strings.Join(profile.Names(), ", "), "there is no profile %q", name)
 			}
 			file, err := writePolicy(dir, starter)
 			if err != nil {

@@ -20,9 +20,10 @@ func (a *app) policyCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "policy",
 		Short: "Show, ask and compare the policy",
-		Args:  noArgs,
-		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
+		Args:  cobra.ArbitraryArgs,
+		RunE:  subcommand,
 	}
+	c.SuggestionsMinimumDistance = 2
 	c.AddCommand(a.policyShow(), a.policyCheck(), a.policyDiff(), a.policySchema())
 	return c
 }
@@ -118,6 +119,9 @@ port it is 443. Exit 1 if it is denied.`,
 				return err
 			}
 			fmt.Fprintln(a.out, printable.Escape(answer))
+			if d, err := a.pending(p); err != nil || d.asks() {
+				fmt.Fprintf(a.err, "corral: not in effect: %s\n", printable.Escape(d.reason()))
+			}
 			if !allowed {
 				return exit.Status(exit.Failed)
 			}

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -71,6 +72,7 @@ func (a *app) load() (*project, error) {
 		UID:         person.UID,
 		GID:         person.GID,
 		Homes:       person.Homes,
+		CPUs:        runtime.NumCPU(),
 		Resolvers:   set.Resolvers,
 		Probes:      set.Probes,
 		Subnet:      set.Subnet,
@@ -101,7 +103,11 @@ func (a *app) find() (file, dir string, err error) {
 	}
 	wd := start
 	file = a.policy
-	if file == "" {
+	if file != "" {
+		if file, err = location(file); err != nil {
+			return "", "", exit.Invalidf("", "%w", err)
+		}
+	} else {
 		if a.project != "" {
 			wd = a.project
 		}
@@ -133,6 +139,17 @@ func (a *app) find() (file, dir string, err error) {
 		fmt.Fprintf(a.err, "corral: project directory %s\n", dir)
 	}
 	return file, dir, nil
+}
+
+// location is the path of a file that may not be there, with the links on the
+// way to it resolved: what a sandbox remembers its policy by.
+func location(file string) (string, error) {
+	abs, err := filepath.Abs(file)
+	if err != nil {
+		return "", err
+	}
+	dir, err := filepath.EvalSymlinks(filepath.Dir(abs))
+	return filepath.Join(dir, filepath.Base(abs)), err
 }
 
 // id names the project's sandbox.

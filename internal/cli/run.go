@@ -10,7 +10,6 @@ import (
 	"github.com/corral-sandbox/corral/internal/engine"
 	"github.com/corral-sandbox/corral/internal/exit"
 	"github.com/corral-sandbox/corral/internal/host"
-	"github.com/corral-sandbox/corral/internal/policy"
 	"github.com/corral-sandbox/corral/internal/printable"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
@@ -30,9 +29,6 @@ agent's.`,
 				return exit.Invalidf("write corral run -- "+strings.Join(args, " "), "the agent's command goes after --")
 			}
 			return a.with(c.Context(), func(p *project, e *engine.Engine) error {
-				if p.policy.Mode != policy.Run {
-					return exit.Invalidf("write mode: run, or leave it out", "%s has mode %v, which this version cannot bring up", p.policy.File, p.policy.Mode)
-				}
 				return a.runAgent(c.Context(), p, e, args)
 			})
 		},

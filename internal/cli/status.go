@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"github.com/corral-sandbox/corral/internal/engine"
 	"github.com/corral-sandbox/corral/internal/exit"
 	"github.com/corral-sandbox/corral/internal/plan"
+	"github.com/corral-sandbox/corral/internal/policy"
 	"github.com/corral-sandbox/corral/internal/printable"
 	"github.com/corral-sandbox/corral/internal/spec"
 	"github.com/corral-sandbox/corral/internal/wayback"
@@ -24,37 +26,62 @@ func (a *app) status() *cobra.Command {
 		Long:  `Shows every service, the names its gate pinned, and what was denied. Exit 1 if it is not up or not well.`,
 		Args:  noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return a.with(c.Context(), func(p *project, e *engine.Engine) error {
-				members, err := e.Members(c.Context(), p.policy.File)
-				if err != nil {
-					return err
-				}
-				report := statusReport{Version: spec.Version, Sandbox: p.id(), Services: e.Health(c.Context(), members)}
-				report.Well = len(report.Services) > 0
-				for _, h := range report.Services {
-					report.Well = report.Well && h.OK
-				}
-				report.Changed, report.Unbound = changed(p, members), unbound(p, members)
-				report.Well = report.Well && !report.Unbound
-				if len(members) > 0 {
-					report.findings, err = changedSince(c.Context(), members[0].Sandbox)
-					if err != nil {
-						return fmt.Errorf("cannot tell what the agent changed that this machine would execute: %w", err)
-					}
-				}
-				report.WayBack = changedFiles(report.findings)
-				if err := a.showStatus(report, asJSON); err != nil {
-					return err
-				}
-				if !report.Well {
-					return exit.Status(exit.Failed)
-				}
-				return nil
-			})
+			report, err := a.observe(c.Context())
+			if err != nil {
+				return err
+			}
+			if err := a.showStatus(report, asJSON); err != nil {
+				return err
+			}
+			if !report.Well {
+				return exit.Status(exit.Failed)
+			}
+			return nil
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "as JSON")
 	return c
+}
+
+// observe looks at what is up of a policy. The policy itself may be anything by
+// now: it is read only where nothing is up.
+func (a *app) observe(ctx context.Context) (statusReport, error) {
+	file, _, err := a.find()
+	if err != nil {
+		return statusReport{}, err
+	}
+	e, err := a.connect(ctx)
+	if err != nil {
+		return statusReport{}, err
+	}
+	members, err := e.Members(ctx, file)
+	if err != nil {
+		return statusReport{}, err
+	}
+	r := statusReport{Version: spec.Version, WayBack: []changedFile{}}
+	if len(members) == 0 {
+		a.quiet = true
+		p, err := a.load()
+		if err != nil {
+			return r, err
+		}
+		r.Sandbox = p.id()
+		return r, nil
+	}
+	r.Sandbox = members[0].Sandbox
+	r.Services = e.Health(ctx, members)
+	now, err := policy.Observe(file)
+	if err != nil {
+		now = policy.Seen{} // none that it could have been made from
+	}
+	r.Changed, r.Unbound = changed(now, members), unbound(now, members)
+	r.Well = !r.Unbound && !slices.ContainsFunc(r.Services, func(h engine.Health) bool { return !h.OK })
+	r.findings, err = changedSince(ctx, r.Sandbox)
+	if err != nil {
+		return r, fmt.Errorf("cannot tell what changed that this machine would execute: %w", err)
+	}
+	r.WayBack = changedFiles(r.findings)
+	return r, nil
 }
 
 // statusReport is what status says.
@@ -76,16 +103,16 @@ type statusReport struct {
 
 // changed reports whether a sandbox was made from another policy than there is
 // now.
-func changed(p *project, members []engine.Member) bool {
-	return slices.ContainsFunc(members, func(m engine.Member) bool { return m.Digest != p.policy.Digest })
+func changed(now policy.Seen, members []engine.Member) bool {
+	return slices.ContainsFunc(members, func(m engine.Member) bool { return m.Digest != now.Digest })
 }
 
 // unbound reports whether the policy file that a sandbox has bound over itself
 // is not the one that is there now: the kernel drops a bind from running
 // containers when its file is replaced by a rename.
-func unbound(p *project, members []engine.Member) bool {
-	now := plan.Inode(p.policy.Self.Dev, p.policy.Self.Ino)
-	return slices.ContainsFunc(members, func(m engine.Member) bool { return m.Inode != "" && m.Inode != now })
+func unbound(now policy.Seen, members []engine.Member) bool {
+	inode := plan.Inode(now.Dev, now.Ino)
+	return slices.ContainsFunc(members, func(m engine.Member) bool { return m.Inode != "" && m.Inode != inode })
 }
 
 // bindGone is said wherever somebody may notice it.

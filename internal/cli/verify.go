@@ -9,6 +9,7 @@ import (
 
 	"github.com/corral-sandbox/corral/internal/engine"
 	"github.com/corral-sandbox/corral/internal/exit"
+	"github.com/corral-sandbox/corral/internal/policy"
 	"github.com/corral-sandbox/corral/internal/printable"
 	"github.com/corral-sandbox/corral/internal/report"
 	"github.com/corral-sandbox/corral/internal/spec"
@@ -57,15 +58,16 @@ func (a *app) prove(ctx context.Context, e *engine.Engine, p *project) (proof *e
 		}
 	}
 	if service.ID != "" {
-		if changed(p, members) {
+		now := policy.Seen{Dev: p.policy.Self.Dev, Ino: p.policy.Self.Ino, Digest: p.policy.Digest}
+		if changed(now, members) {
 			also := ""
-			if unbound(p, members) {
+			if unbound(now, members) {
 				also = "; " + bindGone
 			}
 			return nil, exit.Failedf("corral down ends it; the next verify proves the policy as it is now",
 				"cannot tell: the sandbox that is up (%s) was made from another version of %s%s", service.Sandbox, p.policy.File, also)
 		}
-		if unbound(p, members) {
+		if unbound(now, members) {
 			return nil, exit.Failedf("corral down ends it", "%s", bindGone)
 		}
 		return a.proveRunning(ctx, e, p, gate, service)

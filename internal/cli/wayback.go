@@ -91,12 +91,12 @@ func compare(ctx context.Context, before wayback.Snapshot, err error) ([]wayback
 // file. Its names are the agent's.
 func showFindings(w io.Writer, sandbox string, findings []wayback.Finding, err error) {
 	if err != nil {
-		fmt.Fprintf(w, "corral: cannot tell what the agent changed that this machine would execute: %s\n", printable.Escape(err.Error()))
+		fmt.Fprintf(w, "corral: cannot tell what changed that this machine would execute: %s\n", printable.Escape(err.Error()))
 	}
 	if len(findings) == 0 {
 		return
 	}
-	fmt.Fprintln(w, "corral: the agent changed what this machine would execute; look before you use it:")
+	fmt.Fprintln(w, "corral: this changed while the sandbox was up, and this machine would execute it; look before you use it:")
 	var all strings.Builder
 	for i, f := range findings {
 		if i < mostFindings {

@@ -13,6 +13,7 @@ import (
 	"github.com/corral-sandbox/corral/deploy"
 	"github.com/corral-sandbox/corral/internal/host"
 	"github.com/corral-sandbox/corral/internal/plan"
+	"github.com/corral-sandbox/corral/internal/printable"
 	"github.com/corral-sandbox/corral/internal/render"
 )
 
@@ -61,13 +62,42 @@ func (e *Engine) build(ctx context.Context, repo, base string, tree render.Tree,
 		return "", fmt.Errorf("image %s: %w", tag, err)
 	}
 	e.Progress("building %s", what)
-	if _, err := e.docker(ctx, tree.Tar(), "build", "--tag", tag, "-"); err != nil {
+	if said, err := e.docker(ctx, tree.Tar(), "build", "--force-rm", "--tag", tag, "-"); err != nil {
 		if ctx.Err() != nil {
 			return "", context.Cause(ctx)
 		}
-		return "", fmt.Errorf("%s: %w", what, err)
+		return "", &BuildFailed{What: what, Output: lastWords(string(said)), Err: err}
 	}
 	return tag, nil
+}
+
+// BuildFailed is an image that could not be built.
+type BuildFailed struct {
+	What   string
+	Output string // the last lines of what the build said
+	Err    error
+}
+
+func (e *BuildFailed) Error() string {
+	if e.Output == "" {
+		return fmt.Sprintf("building %s: %v", e.What, e.Err)
+	}
+	return fmt.Sprintf("building %s failed:\n%s", e.What, e.Output)
+}
+
+func (e *BuildFailed) Unwrap() error { return e.Err }
+
+// mostLines of a failed build tell why; before them it worked.
+const mostLines = 15
+
+// lastWords are the last lines of a build's output, indented and safe to show.
+func lastWords(s string) string {
+	lines := strings.Split(strings.TrimSpace(s), "\n")
+	lines = lines[max(0, len(lines)-mostLines):]
+	for i, l := range lines {
+		lines[i] = "  " + printable.Escape(strings.TrimRight(l, "\r"))
+	}
+	return strings.TrimRight(strings.Join(lines, "\n"), " ")
 }
 
 // base is the identity of an image that others are built from.

@@ -54,7 +54,7 @@ func guestsAt(dir string) (Guests, error) {
 		path := filepath.Join(dir, name)
 		b, err := os.ReadFile(path)
 		if err != nil {
-			return nil, fmt.Errorf("guest binary %s: %w", name, err)
+			return nil, fmt.Errorf("%s is not beside corral (%w): install them together (make build)", name, err)
 		}
 		if err := static(path); err != nil {
 			return nil, fmt.Errorf("%s is not a static Linux program (%w): build it with CGO_ENABLED=0", path, err)

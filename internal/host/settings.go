@@ -26,14 +26,14 @@ func FromEnvironment() (Settings, error) {
 	if v := os.Getenv("CORRAL_SUBNET"); v != "" {
 		p, err := netip.ParsePrefix(v)
 		if err != nil {
-			return s, fmt.Errorf("CORRAL_SUBNET: %w", err)
+			return s, fmt.Errorf("CORRAL_SUBNET: %q is no network: write it like 172.30.0.0/16", v)
 		}
 		s.Subnet = p
 	}
 	for _, v := range list("CORRAL_RESOLVERS") {
 		a, err := netip.ParseAddr(v)
 		if err != nil {
-			return s, fmt.Errorf("CORRAL_RESOLVERS: %w", err)
+			return s, fmt.Errorf("CORRAL_RESOLVERS: %q is no address: write them like 192.0.2.53,192.0.2.54", v)
 		}
 		if !usable(a) {
 			return s, fmt.Errorf("CORRAL_RESOLVERS: %v: gates ask IPv4 name servers outside 127.0.0.0/8 only", a)
@@ -44,7 +44,7 @@ func FromEnvironment() (Settings, error) {
 		key, addr, _ := strings.Cut(v, "=")
 		a, err := netip.ParseAddr(addr)
 		if err != nil {
-			return s, fmt.Errorf("CORRAL_PROBES: %q: %w", v, err)
+			return s, fmt.Errorf("CORRAL_PROBES: %q: write each like unlisted=198.51.100.1", v)
 		}
 		switch key {
 		case "unlisted":

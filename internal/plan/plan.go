@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/corral-sandbox/corral/internal/diag"
 	"github.com/corral-sandbox/corral/internal/policy"
 	"github.com/corral-sandbox/corral/internal/profile"
 	"github.com/corral-sandbox/corral/internal/spec"
@@ -21,6 +22,7 @@ import (
 type Host struct {
 	UID, GID  uint32   // whose agent it is
 	Homes     []string // that person's home on the host, by whatever record
+	CPUs      int      // processors; 0 if that is not known
 	Resolvers []netip.Addr
 	Probes    spec.Probes
 	Subnet    netip.Prefix   // all of corral's addresses on this machine
@@ -98,11 +100,23 @@ func (e ErrNoResolver) Error() string {
 	return fmt.Sprintf("the policy lists %d names and this machine has no name server outside 127.0.0.0/8 to pin them with", e.Names)
 }
 
-// ErrLater is a key that is read and that this version cannot fulfil yet.
-type ErrLater struct{ Key string }
-
-func (e ErrLater) Error() string {
-	return fmt.Sprintf("%s: this version reads it, and cannot bring it up yet", e.Key)
+// unplannable are the places of a policy that ask for what cannot be brought
+// up: on this machine, or by this version.
+func unplannable(p *policy.Policy, h Host) error {
+	var all diag.List
+	refuse := func(at diag.Pos, hint, format string, args ...any) {
+		all = append(all, diag.Diagnostic{Pos: at, Kind: "policy error", Message: fmt.Sprintf(format, args...), Hint: hint})
+	}
+	if p.Mode == policy.Daemon {
+		refuse(p.Origins["mode"], "write mode: run, or leave it out", "mode: daemon is read by this version, and cannot be brought up yet")
+	}
+	if len(p.HostServices) > 0 {
+		refuse(p.HostServices[0].Pos, "leave it out", "host_services are read by this version, and cannot be brought up yet")
+	}
+	if most := int64(h.CPUs) * 1e9; most > 0 && p.Resources.NanoCPUs > most {
+		refuse(p.Origins["resources.cpus"], fmt.Sprintf("write %d, or less", h.CPUs), "resources.cpus is more than this machine has: %d", h.CPUs)
+	}
+	return all.Err()
 }
 
 // main is the service that runs the harness.
@@ -124,8 +138,8 @@ func Build(p *policy.Policy, prof *profile.Profile, h Host, address netip.Addr, 
 	if address.IsValid() && !network.Plannable(address) {
 		return nil, fmt.Errorf("%v is not a plannable address of %v", address, network.Subnet)
 	}
-	if len(p.HostServices) > 0 {
-		return nil, ErrLater{"host_services"}
+	if err := unplannable(p, h); err != nil {
+		return nil, err
 	}
 	names := grants(p.Rules(Defaults(prof)))
 	if len(names) > 0 && len(h.Resolvers) == 0 {

@@ -266,13 +266,36 @@ func (d *decoder) is(n *yaml.Node, path, want string, kind yaml.Kind) bool {
 	case n.Kind == kind && !null(n):
 		return true
 	case path == "":
-		d.errorf(n, "", "the policy must be %s, this is %s", want, describe(n))
+		hint := ""
+		if n.Kind == yaml.ScalarNode && strings.Contains(n.Value, ":") {
+			hint = "a key has a colon and a blank after it"
+		}
+		d.errorf(n, hint, "the policy must be %s, this is %s", want, describe(n))
 	case null(n) && n.Value == "":
 		d.errorf(n, "give it one or remove it", "%s has no value: it must be %s", path, want)
 	default:
-		d.errorf(n, "", "%s must be %s, this is %s", path, want, describe(n))
+		d.errorf(n, meant(n, path, want), "%s must be %s, this is %s", path, want, describe(n))
 	}
 	return false
+}
+
+// meant is what somebody most likely wanted to write.
+func meant(n *yaml.Node, path, want string) string {
+	switch {
+	case path == "host_services" && n.Kind == yaml.ScalarNode:
+		return "write [{name: NAME, port: PORT}]"
+	case strings.HasSuffix(path, ".command") && n.Kind == yaml.ScalarNode:
+		return "write every word as an entry of its own, like [sh, -c, ls]"
+	case want == "a string" && n.Kind == yaml.MappingNode && n.Style&yaml.FlowStyle == 0:
+		return `a string that holds ": " is written in quotes`
+	case want != "a list" || n.Kind != yaml.ScalarNode || null(n) || n.Value == "" || len(n.Value) > 60 || strings.ContainsAny(n.Value, "\n\""):
+		return ""
+	case n.Style == 0 && strings.HasPrefix(n.Value, "-"):
+		return "the dash of an entry has a blank after it"
+	case n.Style == 0 && !strings.ContainsAny(n.Value, " ,:#[]{}&*!|>'%@`"):
+		return "write [" + n.Value + "]"
+	}
+	return fmt.Sprintf("write [%q]", n.Value)
 }
 
 func null(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.Tag == "!!null" }

@@ -50,11 +50,20 @@ func Find(dir string, homes ...string) (string, error) {
 			return "", err
 		}
 		if dir == "/" || isHome(at) || device(above) != device(top) {
-			return "", exit.Invalidf("write one with corral init --profile shell, or name one elsewhere with --policy FILE",
+			hint := "write one with corral init --profile shell, or name one elsewhere with --policy FILE"
+			if other := filepath.Join(start, "corral.yml"); exists(other) {
+				hint = fmt.Sprintf("it is named %s: rename %s", FileName, other)
+			}
+			return "", exit.Invalidf(hint,
 				"there is no %s in %s or above it, up to %s", FileName, start, dir)
 		}
 		dir, at = filepath.Dir(dir), above
 	}
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
 }
 
 func realPath(path string) (string, error) {
@@ -120,7 +129,7 @@ func (e Env) homes() []string { return append([]string{e.Home}, e.Homes...) }
 // shorten is path relative to the working directory if it lies below it.
 func shorten(path string) string {
 	if wd, err := os.Getwd(); err == nil {
-		if rel, err := filepath.Rel(wd, path); err == nil && filepath.IsLocal(rel) {
+		if rel, err := filepath.Rel(wd, path); err == nil && filepath.IsLocal(rel) && rel != "." {
 			return rel
 		}
 	}

@@ -71,9 +71,9 @@ func (p *Policy) Rows(d Defaults) []Row {
 	t.key("image.base", p.Image.Base)
 	t.lines("image.packages", p.Image.Packages)
 	t.lines("image.run", p.Image.Run)
-	t.key("resources.memory", cmp.Or(bytesText(p.Resources.Memory), "no bound"))
-	t.key("resources.cpus", cmp.Or(cpusText(p.Resources.NanoCPUs), "no bound"))
-	t.key("resources.pids", cmp.Or(pidsText(p.Resources.Pids), "no bound"))
+	t.key("resources.memory", cmp.Or(bytesText(p.Resources.Memory), unbound))
+	t.key("resources.cpus", cmp.Or(cpusText(p.Resources.NanoCPUs), unbound))
+	t.key("resources.pids", cmp.Or(pidsText(p.Resources.Pids), unbound))
 
 	config := "ro: shielded, with the hooks, at the top of each writable mount; not deeper down"
 	switch {

@@ -106,7 +106,7 @@ func (d *decoder) policy(src []byte) *Policy {
 	case d.full():
 		d.errorf(root, "correct the first ones, then look again", "%d mistakes: what follows them was not read", len(d.errs))
 	case !met["profile"] && root.Kind == yaml.MappingNode && len(root.Content) <= 2*maxKeys:
-		d.errorf(root, "start with profile: and a name", "no profile")
+		d.errorf(root, "start with profile: shell", "no profile")
 	}
 	if options != nil {
 		d.options(options, p)

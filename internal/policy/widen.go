@@ -213,9 +213,12 @@ func without(long, short []string) (rest []string, ok bool) {
 func (d *changes) limit(key string, old, new int64, text func(int64) string) {
 	if old != new {
 		smaller := new > 0 && (old <= 0 || new < old)
-		d.add(key, text(old), text(new), !smaller)
+		d.add(key, cmp.Or(text(old), unbound), cmp.Or(text(new), unbound), !smaller)
 	}
 }
+
+// unbound is the text of a limit that is none.
+const unbound = "no bound"
 
 // pairs walks two sorted lists and calls do with each entry and its partner,
 // which is nil if the other list has none.

@@ -173,14 +173,14 @@ func TestDiff(t *testing.T) {
 
 		{"less memory", func(e *Effective) { e.Memory-- }, "resources.memory -8g +8589934591"},
 		{"more memory", func(e *Effective) { e.Memory++ }, "resources.memory -8g +8589934593 !"},
-		{"no bound of memory", func(e *Effective) { e.Memory = 0 }, "resources.memory -8g !"},
+		{"no bound of memory", func(e *Effective) { e.Memory = 0 }, "resources.memory -8g +no bound !"},
 		{"no memory that can be told", func(e *Effective) { e.Memory = -1 }, "resources.memory -8g +-1 !"},
 		{"fewer processors", func(e *Effective) { e.NanoCPUs-- }, "resources.cpus -2 +1.999999999"},
 		{"more processors", func(e *Effective) { e.NanoCPUs++ }, "resources.cpus -2 +2.000000001 !"},
-		{"no bound of processors", func(e *Effective) { e.NanoCPUs = 0 }, "resources.cpus -2 !"},
+		{"no bound of processors", func(e *Effective) { e.NanoCPUs = 0 }, "resources.cpus -2 +no bound !"},
 		{"fewer processes", func(e *Effective) { e.Pids-- }, "resources.pids -2048 +2047"},
 		{"more processes", func(e *Effective) { e.Pids++ }, "resources.pids -2048 +2049 !"},
-		{"no bound of processes", func(e *Effective) { e.Pids = 0 }, "resources.pids -2048 !"},
+		{"no bound of processes", func(e *Effective) { e.Pids = 0 }, "resources.pids -2048 +no bound !"},
 
 		{"git config", func(e *Effective) { e.GitConfig = "writable" }, "git.config -ro +writable !"},
 		{"git dir", func(e *Effective) { e.GitDir = "ro" }, "git.dir -rw +ro !"},
@@ -222,7 +222,7 @@ func TestDiff(t *testing.T) {
 func TestFirstLimits(t *testing.T) {
 	old, new := accepted(), accepted()
 	old.Memory, old.NanoCPUs, old.Pids = 0, 0, 0
-	want := "resources.memory +8g\nresources.cpus +2\nresources.pids +2048"
+	want := "resources.memory -no bound +8g\nresources.cpus -no bound +2\nresources.pids -no bound +2048"
 	if got := showChanges(Diff(old, new)); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}

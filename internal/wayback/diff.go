@@ -127,13 +127,16 @@ func (s Snapshot) Odd() []Finding {
 }
 
 // Join adds what was seen for a moment to a comparison, in the order to print.
-// What the comparison tells of the same path is enough.
+// What the comparison tells of the same path is enough, and comes first too.
 func Join(findings, seen []Finding) []Finding {
 	out := slices.Clone(findings)
 	for _, s := range seen {
-		if !slices.ContainsFunc(findings, func(f Finding) bool { return f.Path == s.Path && f.First && f.What != isRemoved }) {
+		i := slices.IndexFunc(out, func(f Finding) bool { return f.Path == s.Path && f.What != isRemoved })
+		if i < 0 {
 			out = append(out, s)
+			continue
 		}
+		out[i].First, out[i].rank = true, rankFirst
 	}
 	return ordered(out)
 }

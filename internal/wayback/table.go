@@ -33,7 +33,7 @@ type Entry struct {
 func Table() []Entry { return slices.Clone(table) }
 
 var table = []Entry{
-	{Group: GroupRedirect, Pattern: ".git", Reason: "a .git that is not a directory sends git to settings and hooks elsewhere, and a new one makes a repository of its directory"},
+	{Group: GroupRedirect, Pattern: ".git", Reason: "git starts from it: a new one makes a repository of its directory, and one that is a file or a link sends git elsewhere"},
 	{Group: GroupRedirect, Pattern: "commondir", Reason: "git takes settings and hooks from the directory that it names"},
 	{Group: GroupRedirect, Pattern: "gitdir", Reason: "git finds the files of a worktree by it"},
 	{Group: GroupRedirect, Pattern: "config.worktree", Reason: "git reads it as settings where extensions.worktreeConfig is on"},

@@ -80,6 +80,14 @@ func TestPolicyChangedMeanwhile(t *testing.T) {
 	if r := s.corral("run", "--", "true"); r.code != 1 || !strings.Contains(r.err, "up already") {
 		t.Errorf("run: %v", r)
 	}
+	// Nothing can be read out of it any more: what is up is told and ended all the
+	// same, also by another way to the file.
+	s.write("corral.yaml", "profile: [\x00")
+	for _, more := range [][]string{nil, {"--policy", "../" + filepath.Base(s.dir) + "/corral.yaml"}} {
+		if r := s.corral(append([]string{"status"}, more...)...); r.code != 0 || !strings.Contains(r.out, "policy was changed") || !strings.Contains(r.out, "main: running") {
+			t.Errorf("status of a broken policy: %v", r)
+		}
+	}
 	if r := s.corral("down"); r.code != 0 || len(s.containers()) != 0 {
 		t.Errorf("down: %v, left %v", r, s.containers())
 	}

@@ -93,7 +93,7 @@ func through(t *testing.T, src []byte, facts map[string][]string) map[string][]b
 		t.Fatal(err)
 	}
 	h := plan.Host{
-		UID: 1000, GID: 1000, Homes: []string{"/home/dev"},
+		UID: 1000, GID: 1000, Homes: []string{"/home/dev"}, CPUs: 2,
 		Resolvers:   []netip.Addr{netip.MustParseAddr("10.0.0.53")},
 		Probes:      spec.DefaultProbes(),
 		Subnet:      plan.DefaultSubnet,
