@@ -1,16 +1,18 @@
 package cli
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/corral-sandbox/corral/internal/exit"
 	"github.com/corral-sandbox/corral/internal/plan"
@@ -105,6 +107,9 @@ func (a *app) pending(p *project) (pending, error) {
 	if err != nil {
 		return pending{first: true, damage: err.Error()}, nil
 	}
+	if before.File != p.policy.File {
+		return pending{first: true, damage: "the record is of " + before.File}, nil
+	}
 	return pending{changes: policy.Diff(before, p.effective())}, nil
 }
 
@@ -122,7 +127,36 @@ func (a *app) question(ctx context.Context, p *project, d pending) {
 	for _, note := range a.notes(ctx, p) {
 		fmt.Fprintf(a.err, "\n  note: %s\n", printable.Escape(note))
 	}
+	if d.first {
+		fmt.Fprintf(a.err, "\n  in all: %s\n", sum(p.effective()))
+	} else {
+		fmt.Fprintf(a.err, "\n  in all: %s\n", sumChanges(d.changes))
+	}
 	fmt.Fprintln(a.err)
+}
+
+// sumChanges is sum for a difference.
+func sumChanges(changes []policy.Change) string {
+	widen, keys := 0, []string{}
+	for _, c := range changes {
+		if c.Widens {
+			widen++
+			if !slices.Contains(keys, c.Key) {
+				keys = append(keys, c.Key)
+			}
+		}
+	}
+	return fmt.Sprintf("%d of %d changes grant more: %s", widen, len(changes), strings.Join(keys, ", "))
+}
+
+// personal reports whether a path is of the kind that a home keeps settings
+// and programs in: hidden, or bin.
+func personal(path string, homes []string) bool {
+	return slices.ContainsFunc(homes, func(home string) bool {
+		rest, below := strings.CutPrefix(path, home+"/")
+		first, _, _ := strings.Cut(rest, "/")
+		return below && (strings.HasPrefix(first, ".") || first == "bin")
+	})
 }
 
 const (
@@ -141,6 +175,14 @@ func (a *app) notes(ctx context.Context, p *project) []string {
 	if p.policy.Mode == policy.Run {
 		if n := repositories(ctx, p.policy.Dir); n != "" {
 			out = append(out, fmt.Sprintf("%s holds %s repositories: the agent could change them all", p.policy.Dir, n))
+		}
+	}
+	if len(p.policy.PreLaunch) > 0 && len(p.roots()) > 0 {
+		out = append(out, "what a command on this machine reads or runs in a writable mount, the agent may have written")
+	}
+	for _, m := range p.policy.Mounts {
+		if !m.ReadOnly && personal(m.Path, p.host.Homes) {
+			out = append(out, fmt.Sprintf("%s is writable: what programs of yours obey lies in such places, and the agent could make them run its own", m.Path))
 		}
 	}
 	return out
@@ -179,7 +221,7 @@ func planted(p *project) []string {
 			continue
 		}
 		other, err := policy.DecodeEffective(b)
-		if err != nil || id == plan.ID(other.Name, p.policy.File) { // its own, by whatever name
+		if err != nil || other.File == p.policy.File { // its own, by whatever name
 			continue
 		}
 		for _, m := range other.Mounts {
@@ -194,6 +236,9 @@ func planted(p *project) []string {
 
 // ask puts a question at the terminal. Anything but a yes is a no.
 func (a *app) ask(ctx context.Context, question string) (bool, error) {
+	if f, ok := a.in.(*os.File); ok { // what was typed before the question is no answer
+		_ = unix.IoctlSetInt(int(f.Fd()), unix.TCFLSH, unix.TCIFLUSH)
+	}
 	fmt.Fprint(a.err, question)
 	answer := make(chan string, 1)
 	go func() { answer <- line(a.in) }()
@@ -228,20 +273,82 @@ var runs = map[string]string{
 	"image.run":        "at build time, as root: ",
 }
 
-// showRows writes a policy as a table. Values may come from anybody.
+// keyWidth holds every key of a policy.
+const keyWidth = 17
+
+// showRows writes a policy as a list. Values may come from anybody.
 func showRows(w io.Writer, rows []policy.Row) {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, r := range rows {
 		if r.Origin != "default" {
 			r.Value = runs[r.Key] + r.Value
 		}
-		lines := strings.Split(r.Value, "\n")
-		fmt.Fprintf(t, "  %s\t%s\t%s\n", printable.Escape(r.Key), printable.Escape(lines[0]), printable.Escape(r.Origin))
-		for _, l := range lines[1:] {
-			fmt.Fprintf(t, "  \t%s\t\n", printable.Escape(l))
+		key := printable.Escape(r.Key)
+		lines := fold(r.Value)
+		lines[len(lines)-1] += "   [" + printable.Escape(r.Origin) + "]"
+		for _, l := range lines {
+			fmt.Fprintf(w, "  %-*s %s\n", keyWidth, key, l)
+			key = ""
 		}
 	}
-	_ = t.Flush()
+}
+
+const (
+	// foldWidth is how much of a value stands in one line: wider ones are cut or
+	// wrapped by terminals, where nobody looks.
+	foldWidth = 100
+	// mostBlanks in a row are shown as they are: more could push what follows out
+	// of sight.
+	mostBlanks = 3
+)
+
+var manyBlanks = regexp.MustCompile(fmt.Sprintf(" {%d,}", mostBlanks+1))
+
+// fold is a value in lines that can be shown whole, every character of it.
+func fold(value string) []string {
+	var out []string
+	for text := range strings.SplitSeq(value, "\n") {
+		text = manyBlanks.ReplaceAllStringFunc(printable.Escape(text), func(s string) string { return fmt.Sprintf("[%d blanks]", len(s)) })
+		runes := []rune(text)
+		for len(runes) > foldWidth {
+			out = append(out, string(runes[:foldWidth])+" …")
+			runes = runes[foldWidth:]
+		}
+		out = append(out, string(runes))
+	}
+	return out
+}
+
+// sum says in one line, next to the question, what a list may have scrolled
+// out of sight.
+func sum(e policy.Effective) string {
+	var parts []string
+	count := func(n int, one, many string) {
+		switch {
+		case n == 1:
+			parts = append(parts, "1 "+one)
+		case n > 1:
+			parts = append(parts, fmt.Sprintf("%d %s", n, many))
+		}
+	}
+	count(len(e.PreLaunch), "command on this machine", "commands on this machine")
+	count(len(e.Run), "build step as root", "build steps as root")
+	if e.EnvFile != "" {
+		parts = append(parts, "a file of secrets")
+	}
+	writable := 0
+	for _, m := range e.Mounts {
+		if !m.ReadOnly {
+			writable++
+		}
+	}
+	count(writable, "writable mount", "writable mounts")
+	count(len(e.Mounts)-writable, "read-only mount", "read-only mounts")
+	count(len(e.Egress), "name on the network", "names on the network")
+	count(len(e.HostServices), "service of this machine", "services of this machine")
+	if parts == nil {
+		return "nothing of this machine or the network"
+	}
+	return strings.Join(parts, ", ")
 }
 
 // showChanges writes a difference as people know it, with a ! before what
@@ -262,10 +369,9 @@ func showChanges(w io.Writer, changes []policy.Change) {
 }
 
 func showSide(w io.Writer, mark, sign, key, text string) {
-	s := bufio.NewScanner(strings.NewReader(text))
-	s.Buffer(nil, len(text)+1)
-	for s.Scan() {
-		fmt.Fprintf(w, "%s %s %s  %s\n", mark, sign, printable.Escape(key), printable.Escape(s.Text()))
+	key = printable.Escape(key)
+	for _, l := range fold(text) {
+		fmt.Fprintf(w, "%s %s %s  %s\n", mark, sign, key, l)
 		key = strings.Repeat(" ", len(key))
 	}
 }

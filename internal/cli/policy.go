@@ -62,7 +62,7 @@ in force. Nothing of it has an effect.`,
 				Policy: p.effective(), Rows: append(p.rows(), p.settingsRows()...), Notes: a.notes(c.Context(), p),
 			}
 			if asJSON {
-				_, err := a.out.Write(spec.Encode(r))
+				_, err := a.out.Write(printable.JSON(spec.Encode(r)))
 				return err
 			}
 			showRows(a.out, r.Rows)
@@ -204,7 +204,7 @@ it. Exit 1 if it has no effect before somebody says yes.`,
 				r.Changes = []policy.Change{}
 			}
 			if asJSON {
-				if _, err := a.out.Write(spec.Encode(r)); err != nil {
+				if _, err := a.out.Write(printable.JSON(spec.Encode(r))); err != nil {
 					return err
 				}
 			} else {

@@ -17,6 +17,7 @@ import (
 	"github.com/corral-sandbox/corral/internal/host"
 	"github.com/corral-sandbox/corral/internal/plan"
 	"github.com/corral-sandbox/corral/internal/policy"
+	"github.com/corral-sandbox/corral/internal/printable"
 	"github.com/corral-sandbox/corral/internal/profile"
 	"github.com/corral-sandbox/corral/internal/secret"
 )
@@ -136,7 +137,7 @@ func (a *app) find() (file, dir string, err error) {
 	}
 	// Somebody in a subdirectory may not know how much they are about to hand over.
 	if here, err := filepath.EvalSymlinks(start); !a.quiet && (a.policy != "" || err != nil || here != dir) {
-		fmt.Fprintf(a.err, "corral: project directory %s\n", dir)
+		fmt.Fprintf(a.err, "corral: project directory %s\n", printable.Escape(dir))
 	}
 	return file, dir, nil
 }

@@ -52,7 +52,7 @@ func unmoved(mounts []plan.Mount) error {
 		if err != nil {
 			return &Unmountable{Reason: fmt.Sprintf("%s was there when the policy was read, and is not now: %v", m.Path, err), Hint: "start again"}
 		}
-		if st := fi.Sys().(*syscall.Stat_t); st.Dev != m.Dev || st.Ino != m.Ino {
+		if st := fi.Sys().(*syscall.Stat_t); st.Dev != m.Dev || st.Ino != m.Ino || fi.Mode()&os.ModeSymlink != 0 {
 			return &Unmountable{Reason: fmt.Sprintf("%s was replaced since the policy was read", m.Path), Hint: "start again"}
 		}
 	}

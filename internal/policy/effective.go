@@ -22,6 +22,7 @@ type Effective struct {
 	Version int    `json:"version"` // EffectiveVersion
 	Digest  string `json:"digest"`  // of the bytes; not compared
 
+	File         string             `json:"file"` // of the policy
 	Project      string             `json:"project"`
 	Profile      string             `json:"profile"`
 	Name         string             `json:"name"`
@@ -119,6 +120,7 @@ func (p *Policy) Effective(d Defaults) Effective {
 	e := Effective{
 		Version:    EffectiveVersion,
 		Digest:     p.Digest,
+		File:       p.File,
 		Project:    p.Dir,
 		Profile:    p.Profile,
 		Name:       p.Name,

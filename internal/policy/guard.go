@@ -277,6 +277,8 @@ func (d *decoder) source(m *Mount, key string, ps *places, ws walls, home string
 		refuse("", "%s: %s: %s", key, clean, plainly(err))
 	case !at.info.IsDir() && !at.info.Mode().IsRegular():
 		refuse("mount a directory or a regular file", "%s: %s is %s", key, clean, describeMode(at.info.Mode()))
+	case at.info.Mode().IsRegular() && stat(at.info).Nlink > 1: // another may be in a guarded place
+		refuse("copy it, and mount the copy; or mount its directory", "%s: %s has %d names (hard links), and not all of them can be judged", key, clean, stat(at.info).Nlink)
 	default:
 		m.Path, m.Dev, m.Ino = real, s.self.dev, s.self.ino
 		m.Submounts = d.submounts(ws, ps, real, m.Given, m.Pos)

@@ -156,6 +156,10 @@ func TestGuard(t *testing.T) {
 			m.file("~/.netrc", "")
 			m.must(os.Link(m.path("~/.netrc"), m.path("~/n")))
 		}},
+		{"in a store by a hard link", "~/n", "mounts.ro[0]: @/home/u/n has 2 names (hard links), and not all of them can be judged | copy it, and mount the copy; or mount its directory", func(m machine) {
+			m.file("~/.ssh/id", "")
+			m.must(os.Link(m.path("~/.ssh/id"), m.path("~/n")))
+		}},
 		{"what holds stores", "~/.config", "refusing to mount @/home/u/.config: it holds @/home/u/.config/corral (corral's own settings)", func(m machine) { m.dir("~/.config") }},
 		{"beside stores", "~/.config/nvim", "", func(m machine) { m.dir("~/.config/nvim") }},
 		{"a longer name", "~/.sshx", "", func(m machine) { m.dir("~/.sshx") }},

@@ -198,6 +198,9 @@ func read(path string, env Env) (src []byte, self Mount, err error) {
 	if err := trusted(file, "a policy is the user's own: read it, then copy it", stat(fi), stat(dirInfo), owners); err != nil {
 		return nil, Mount{}, err
 	}
+	if n := stat(fi).Nlink; n > 1 {
+		return nil, Mount{}, exit.Invalidf("remove the others", "the file has %d names (hard links): an agent could write it by another one", n)
+	}
 	// One byte more than is accepted, so that too much is seen as such.
 	src, err = io.ReadAll(io.LimitReader(f, maxBytes+1))
 	return src, Mount{Path: file, Given: path, ReadOnly: true, Dev: stat(fi).Dev, Ino: stat(fi).Ino}, err

@@ -178,6 +178,9 @@ func TestLoadRefusesTheFile(t *testing.T) {
 			m.must(os.Remove(file))
 			m.must(os.Symlink("nothing", file))
 		}},
+		{"a second name", "the file has 2 names (hard links): an agent could write it by another one | remove the others", func(m machine, dir, file string) {
+			m.must(os.Link(file, dir+"/other.yaml"))
+		}},
 		{"a FIFO that nobody writes", "a FIFO, not a regular file", func(m machine, dir, file string) {
 			m.must(os.Remove(file))
 			m.must(syscall.Mkfifo(file, 0o600))

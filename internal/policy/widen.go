@@ -42,6 +42,7 @@ func Diff(old, new Effective) []Change {
 	d.word("profile", old.Profile, new.Profile)
 	d.word("name", old.Name, new.Name)
 	d.word("mode", old.Mode, new.Mode)
+	d.word("policy", old.File, new.File)
 	d.word("project", old.Project, new.Project)
 	d.mounts(old.Mounts, new.Mounts)
 	d.egress(old.Egress, new.Egress)

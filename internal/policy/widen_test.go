@@ -77,6 +77,7 @@ func TestDiff(t *testing.T) {
 		{"profile", func(e *Effective) { e.Profile = "hermes" }, "profile -shell +hermes !"},
 		{"name", func(e *Effective) { e.Name = "m" }, "name -n +m !"},
 		{"mode", func(e *Effective) { e.Mode = "daemon" }, "mode -run +daemon !"},
+		{"another file", func(e *Effective) { e.File = "/q/corral.yaml" }, "policy +/q/corral.yaml !"},
 		{"project", func(e *Effective) { e.Project = "/q" }, "project -/p +/q !"},
 		{"command", func(e *Effective) { e.Command = []string{"sh"} }, "command -sh -l +sh !"},
 		{"command, split elsewhere", func(e *Effective) { e.Command = []string{"sh -l"} }, `command -sh -l +"sh -l" !`},

@@ -3,9 +3,12 @@
 package printable
 
 import (
+	"bytes"
 	"fmt"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -21,6 +24,12 @@ func Escape(s string) string {
 		switch {
 		case r == utf8.RuneError && size == 1:
 			fmt.Fprintf(&b, `\x%02x`, s[i])
+		case r == utf8.RuneError:
+			b.WriteRune(r)
+		case unprintable(r) && r > 0xffff:
+			fmt.Fprintf(&b, `\U%08x`, r)
+		case unprintable(r) && r >= 0x80:
+			fmt.Fprintf(&b, `\u%04x`, r)
 		case unprintable(r):
 			q := strconv.QuoteRune(r)
 			b.WriteString(q[1 : len(q)-1])
@@ -32,8 +41,37 @@ func Escape(s string) string {
 	return b.String()
 }
 
-// Is says whether a character may be shown as it is.
-func Is(r rune) bool { return strconv.IsPrint(r) }
+// Is says whether a character may be shown as it is: it prints, and something
+// of it can be seen.
+func Is(r rune) bool {
+	return strconv.IsPrint(r) && (r < 0x80 || r != blankBraille &&
+		!unicode.In(r, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector))
+}
+
+const blankBraille = '\u2800'
+
+// JSON makes a JSON document safe to show: what Escape would replace is written
+// as \u, which any reader of JSON takes for the same.
+func JSON(b []byte) []byte {
+	if !bytes.ContainsFunc(b, unprintable) {
+		return b
+	}
+	var out bytes.Buffer
+	for len(b) > 0 {
+		r, size := utf8.DecodeRune(b)
+		switch {
+		case r < 0x7f || !unprintable(r): // the encoder has seen to control characters
+			out.Write(b[:size])
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			fmt.Fprintf(&out, `\u%04x\u%04x`, high, low)
+		default:
+			fmt.Fprintf(&out, `\u%04x`, r)
+		}
+		b = b[size:]
+	}
+	return out.Bytes()
+}
 
 // unprintable looks closer at RuneError, which stands for broken UTF-8 too.
 func unprintable(r rune) bool { return r == utf8.RuneError || !Is(r) }

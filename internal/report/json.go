@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io"
 	"time"
-	"unicode/utf16"
-	"unicode/utf8"
 
 	"github.com/corral-sandbox/corral/internal/printable"
 	"github.com/corral-sandbox/corral/internal/spec"
@@ -52,26 +50,6 @@ func JSON(w io.Writer, h Header, sections []Section) (Tally, error) {
 			return t, fmt.Errorf("encode an event: %w", err)
 		}
 	}
-	_, err := w.Write(escapeJSON(b.Bytes()))
+	_, err := w.Write(printable.JSON(b.Bytes()))
 	return t, err
-}
-
-// escapeJSON writes the unprintable characters that JSON allows raw, which can
-// only stand in strings, as JSON's own escapes.
-func escapeJSON(b []byte) []byte {
-	var out []byte
-	for len(b) > 0 {
-		r, size := utf8.DecodeRune(b)
-		switch {
-		case r == '\n' || printable.Is(r) && r != utf8.RuneError:
-			out = append(out, b[:size]...)
-		case r > 0xffff:
-			hi, lo := utf16.EncodeRune(r)
-			out = fmt.Appendf(out, `\u%04x\u%04x`, hi, lo)
-		default:
-			out = fmt.Appendf(out, `\u%04x`, r)
-		}
-		b = b[size:]
-	}
-	return out
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/corral-sandbox/corral/internal/printable"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
 
@@ -69,7 +70,7 @@ func TestJSON(t *testing.T) {
 	if err != nil || tally.OK() || b.String() != want {
 		t.Errorf("%v %v got\n%s\nwant\n%s", tally, err, b.String(), want)
 	}
-	if got := string(escapeJSON([]byte("\"\U000e0041\x7f\""))); got != `"\udb40\udc41\u007f"` {
+	if got := string(printable.JSON([]byte("\"\U000e0041\x7f\""))); got != `"\udb40\udc41\u007f"` {
 		t.Error(got)
 	}
 }
