@@ -193,7 +193,7 @@ func Pin(a netip.Addr, private, never []netip.Prefix) error {
 		if class == Benchmark {
 			return fmt.Errorf("%s is refused: %s: %s; a resolver that answers with it is a fake-IP resolver of a proxy or VPN, whose answers mean nothing outside it: name a real resolver, or permit 198.18.0.0/15 for this name", a, class, class.Reason())
 		}
-		return fmt.Errorf("%s is refused: %s: %s; the policy permits no prefix that contains it for this name", a, class, class.Reason())
+		return fmt.Errorf("%s is refused: %s: %s; the policy permits no prefix that contains it for this name (private: [%v] would)", a, class, class.Reason(), netip.PrefixFrom(a.Unmap(), a.Unmap().BitLen()))
 	}
 	return fmt.Errorf("%s is refused: %s: %s; no policy can permit it", a, class, class.Reason())
 }
