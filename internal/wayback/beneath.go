@@ -83,6 +83,21 @@ func (d *directory) stat(name string) (unix.Stat_t, error) {
 	return st, unix.Fstat(fd, &st)
 }
 
+// born is when what is at name was made, in nanoseconds, or 0 if that cannot be
+// told.
+func (d *directory) born(name string) int64 {
+	fd, err := at(d.fd, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0
+	}
+	defer unix.Close(fd)
+	var st unix.Statx_t
+	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_BTIME, &st); err != nil || st.Mask&unix.STATX_BTIME == 0 {
+		return 0
+	}
+	return st.Btime.Sec*1e9 + int64(st.Btime.Nsec)
+}
+
 // link returns where the symbolic link at name points.
 func (d *directory) link(name string) (string, error) {
 	fd, err := at(d.fd, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/corral-sandbox/corral/internal/printable"
+	"golang.org/x/sys/unix"
 )
 
 // Finding is one thing that the host would later execute and that changed, or
@@ -26,6 +26,13 @@ type Finding struct {
 	Old, New []string
 
 	rank int
+	// row is of which kind a finding is: a pattern of the table, or a word.
+	row string
+	// nested is whether it is about a repository that is not at the top of a
+	// root.
+	nested bool
+	// apart is a finding to be told beside others of the same path.
+	apart bool
 }
 
 // The order of findings; within one it is by path and key.
@@ -35,6 +42,7 @@ const (
 	rankHook
 	rankKey
 	rankRest
+	rankStands  // a gap that was there before
 	rankPackage // in installed packages: many, and rarely obeyed
 )
 
@@ -44,37 +52,11 @@ const (
 	isChanged  = "changed"
 	isRemoved  = "removed"
 	isRunnable = "is now executable"
+	isSet      = "is now set-user-ID or set-group-ID"
 	notSeen    = "was not looked at before"
 	notLooked  = "was not looked at"
+	notEither  = "was not looked at before either"
 )
-
-// String is one line, safe for a terminal.
-func (f Finding) String() string {
-	var b strings.Builder
-	b.WriteString(printable.Escape(f.Path) + ": ")
-	if f.Key != "" {
-		b.WriteString(printable.Escape(f.Key) + " ")
-	}
-	b.WriteString(printable.Escape(f.What))
-	if f.Target != "" {
-		b.WriteString(" to " + printable.Escape(f.Target))
-	}
-	if f.Key != "" {
-		fmt.Fprintf(&b, ": %s → %s", values(f.Old), values(f.New))
-	}
-	return b.String() + ": " + printable.Escape(f.Reason)
-}
-
-func values(v []string) string {
-	if v == nil {
-		return "none"
-	}
-	quoted := make([]string, len(v))
-	for i, s := range v {
-		quoted[i] = `"` + printable.Escape(s) + `"`
-	}
-	return strings.Join(quoted, ", ")
-}
 
 // Compare says what changed from one snapshot to a later one of the same
 // directories, and what of the later one could not be told, in the order to
@@ -82,12 +64,24 @@ func values(v []string) string {
 // not look at is a finding.
 func Compare(before, after Snapshot) []Finding {
 	var out []Finding
+	var stands []Gap
 	for _, g := range after.Incomplete {
-		out = append(out, Finding{Path: string(g.Path), What: notLooked, Reason: g.Why, rank: rankGap})
+		if slices.Contains(before.Incomplete, g) {
+			stands = append(stands, g)
+			continue
+		}
+		out = append(out, g.finding(notLooked))
+	}
+	if len(stands) > 0 {
+		f := stands[0].finding(notEither)
+		if f.rank = rankStands; len(stands) > 1 {
+			f.What += fmt.Sprintf(", nor were %d other places", len(stands)-1)
+		}
+		out = append(out, f)
 	}
 	for _, r := range before.Roots { // of other directories than were asked for
 		if !slices.ContainsFunc(after.Roots, func(now Raw) bool { return within(r, now) }) {
-			out = append(out, Finding{Path: string(r), What: notLooked, Reason: "the later look was not at this directory", rank: rankGap})
+			out = append(out, Gap{Path: r, Why: "the later look was not at this directory"}.finding(notLooked))
 		}
 	}
 	then, now := byPath(before.Files), byPath(after.Files)
@@ -99,6 +93,9 @@ func Compare(before, after Snapshot) []Finding {
 				what = notSeen
 			}
 			out = append(out, appeared(a, what)...)
+			if set(a) && a.Pattern != rowMode {
+				out = append(out, a.setFinding())
+			}
 			continue
 		}
 		out = append(out, changed(b, a)...)
@@ -108,7 +105,68 @@ func Compare(before, after Snapshot) []Finding {
 			out = append(out, removed(b)...)
 		}
 	}
-	return ordered(out)
+	var roots []string
+	for _, r := range after.Roots {
+		roots = append(roots, string(r))
+	}
+	return ordered(placed(gathered(out), roots))
+}
+
+func (g Gap) finding(what string) Finding {
+	return Finding{Path: string(g.Path), What: what, Reason: g.Why, rank: rankGap, row: rowUnseen}
+}
+
+// bulkMost is how many files of a directory of programs are told one by one.
+const bulkMost = 3
+
+// gathered makes one finding of many in the same directory of programs, which
+// tools fill all at once.
+func gathered(findings []Finding) []Finding {
+	bulk := map[string][]Finding{}
+	var out []Finding
+	for _, f := range findings {
+		if dir := f.bulk(); dir != "" {
+			bulk[dir] = append(bulk[dir], f)
+		} else {
+			out = append(out, f)
+		}
+	}
+	for dir, all := range bulk {
+		if len(all) <= bulkMost {
+			out = append(out, all...)
+			continue
+		}
+		f := slices.MinFunc(all, func(a, b Finding) int { return cmp.Compare(a.rank, b.rank) })
+		f.Path, f.Target, f.What = dir, "", fmt.Sprintf("%d things in it are new, changed or removed", len(all))
+		out = append(out, f)
+	}
+	return out
+}
+
+// bulk is the directory of programs that a finding is in.
+func (f Finding) bulk() string {
+	switch f.row {
+	case rowDirenv, rowVenv, rowPlainVenv:
+		name := "/" + f.row
+		if i := strings.LastIndex(f.Path, name); i >= 0 {
+			return f.Path[:i+len(name)-1]
+		}
+	}
+	return ""
+}
+
+// placed says of findings which are in a repository that is at the top of no
+// root.
+func placed(findings []Finding, roots []string) []Finding {
+	for i := range findings {
+		f := &findings[i]
+		f.nested = !slices.ContainsFunc(roots, func(root string) bool {
+			name, ok := rel(root, f.Path)
+			first, _, more := strings.Cut(name, "/")
+			return ok && (first == ".git" || !more)
+		})
+	}
+	return findings
 }
 
 // Odd is what a snapshot found in a place of the table and could not read: no
@@ -116,7 +174,7 @@ func Compare(before, after Snapshot) []Finding {
 func (s Snapshot) Odd() []Finding {
 	var out []Finding
 	for _, g := range s.Incomplete {
-		out = append(out, Finding{Path: string(g.Path), What: notLooked, Reason: g.Why, rank: rankGap})
+		out = append(out, g.finding(notLooked))
 	}
 	for _, f := range s.Files {
 		if f.but() != "" && !(f.Kind == folder && f.way()) {
@@ -127,16 +185,18 @@ func (s Snapshot) Odd() []Finding {
 }
 
 // Join adds what was seen for a moment to a comparison, in the order to print.
-// What the comparison tells of the same path is enough, and comes first too.
+// What the comparison tells of the same path comes first too, and is enough but
+// where a shield was lost.
 func Join(findings, seen []Finding) []Finding {
 	out := slices.Clone(findings)
 	for _, s := range seen {
 		i := slices.IndexFunc(out, func(f Finding) bool { return f.Path == s.Path && f.What != isRemoved })
-		if i < 0 {
-			out = append(out, s)
-			continue
+		if i >= 0 && !(s.apart && s.row == rowUnseen) {
+			out[i].First, out[i].rank = true, rankFirst
 		}
-		out[i].First, out[i].rank = true, rankFirst
+		if i < 0 || s.apart {
+			out = append(out, s)
+		}
 	}
 	return ordered(out)
 }
@@ -160,6 +220,8 @@ func appeared(f File, what string) []Finding {
 	switch {
 	case f.Kind == folder && f.way():
 		return nil // its files are told
+	case f.Pattern == rowMode && what == isNew: // the file may be old
+		return []Finding{f.finding(isSet)}
 	case f.Kind == regular && f.Why == "" && f.executes():
 		return keys(File{Path: f.Path, Pattern: f.Pattern}, f)
 	case f.Kind == regular && f.Why == "" && f.attributes() && len(f.Keys) == 0:
@@ -173,7 +235,7 @@ func appeared(f File, what string) []Finding {
 }
 
 func removed(f File) []Finding {
-	if f.Kind == folder && f.way() || f.attributes() && f.Why == "" && len(f.Keys) == 0 {
+	if f.harmlessGone() || f.Kind == folder && f.way() || f.attributes() && f.Why == "" && len(f.Keys) == 0 {
 		return nil
 	}
 	f.Target = ""
@@ -183,7 +245,30 @@ func removed(f File) []Finding {
 	return []Finding{f.finding(isRemoved)}
 }
 
+// harmlessGone says of what nothing is left to tell once it is gone.
+func (f File) harmlessGone() bool {
+	switch f.Pattern {
+	case rowMode, rowRebase, rowApply, rowSequencer, rowAlternates:
+		return true
+	}
+	return false
+}
+
 func changed(b, a File) []Finding {
+	if set(a) && !set(b) {
+		return append([]Finding{a.setFinding()}, differs(b, a)...)
+	}
+	return differs(b, a)
+}
+
+func (f File) setFinding() Finding {
+	f.Pattern = rowMode
+	return f.finding(isSet)
+}
+
+func set(f File) bool { return f.Mode&(unix.S_ISUID|unix.S_ISGID) != 0 }
+
+func differs(b, a File) []Finding {
 	if a.Kind == folder && b.Kind == folder {
 		return nil
 	}
@@ -237,7 +322,7 @@ func keys(b, a File) []Finding {
 		}
 		f.Key, f.Old, f.New, f.Target = name, old, new, ""
 		if e, _, ok := keyRow(setting{name: name, value: strings.Join(slices.Concat(old, new), "")}); ok {
-			f.Reason = e.Reason
+			f.Reason, f.row = e.Reason, e.Pattern
 		}
 		out = append(out, f)
 	}
@@ -288,7 +373,7 @@ func (f File) attributes() bool {
 // way says whether a directory is what its pattern names, so that only what is
 // in it counts.
 func (f File) way() bool {
-	return strings.HasSuffix(f.Pattern, "/") || f.Pattern == rowCommand
+	return strings.HasSuffix(f.Pattern, "/") || f.Pattern == rowCommand || f.Pattern == rowAlso
 }
 
 // is says what is there instead of a file that can be read.
@@ -313,7 +398,7 @@ func (f File) but() string {
 // finding is about a file as it is now.
 func (f File) finding(what string) Finding {
 	e := rowOf(f.Pattern)
-	out := Finding{Path: string(f.Path), What: what, Target: string(f.Target), Reason: e.Reason, rank: rankRest}
+	out := Finding{Path: string(f.Path), What: what, Target: string(f.Target), Reason: e.Reason, rank: rankRest, row: e.Pattern}
 	switch {
 	case e.Group == GroupRedirect && f.redirects(what):
 		out.First, out.rank = true, rankFirst
@@ -352,9 +437,20 @@ func packaged(p Raw) bool {
 	return false
 }
 
+// within puts a root's own before what is deeper down, of what comes first.
+func (f Finding) within(o Finding) int {
+	switch {
+	case f.rank != rankFirst || f.nested == o.nested:
+		return 0
+	case o.nested:
+		return -1
+	}
+	return 1
+}
+
 func ordered(findings []Finding) []Finding {
 	slices.SortFunc(findings, func(a, b Finding) int {
-		return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.Path, b.Path), cmp.Compare(a.Key, b.Key), cmp.Compare(a.What, b.What))
+		return cmp.Or(cmp.Compare(a.rank, b.rank), a.within(b), cmp.Compare(a.Path, b.Path), cmp.Compare(a.Key, b.Key), cmp.Compare(a.What, b.What))
 	})
 	return findings
 }

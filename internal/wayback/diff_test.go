@@ -40,7 +40,8 @@ func TestCompare(t *testing.T) {
 			write(t, d, ".gitmodules", "[submodule \"x\"]\npath = x\nurl = y\nupdate = rebase\n")
 			write(t, d, ".git/hooks/pre-commit.sample", "x")
 			must(t, os.Mkdir(d+"/.vscode", 0o755))
-			write(t, d, ".git/objects/x/.envrc", "nobody enters it")
+			write(t, d, ".git/objects/0a/.envrc", "nobody enters it")
+			write(t, d, ".git/objects/pack/.envrc", "nobody enters it")
 		}, ""},
 		"objects of something else": {nil, func(d string) { write(t, d, "game/objects/.envrc", "x") }, lines("  game/objects/.envrc: new")},
 		"hooks": {func(d string) {
@@ -160,6 +161,7 @@ func TestCompare(t *testing.T) {
 			"! sub/.git: new",
 			"  .git/modules/sub/hooks/post-checkout: new",
 			`  .git/modules/sub/config: core.worktree new: none → "../../../sub"`,
+			`  .git/modules/sub/config: remote.origin.url new: none → "../inner"`,
 			`  .gitmodules: submodule.sub.update new: none → "!evil"`,
 			"  .git/modules/sub: new")},
 		"attributes": {func(d string) {

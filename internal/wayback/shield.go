@@ -38,6 +38,9 @@ type Bind struct {
 	Path     string // absolute
 	ReadOnly bool
 	Dev, Ino uint64 // what was there
+	// Born is when that was made, in nanoseconds: a number of an inode is given
+	// away again. 0 is a file system that does not say.
+	Born int64
 }
 
 // Unshieldable is a place where a bind would hold nothing, so that no sandbox
@@ -55,7 +58,18 @@ func (e *Unshieldable) Error() string {
 // directories are made first, empty; nothing is made if anything is refused.
 //
 // A refusal is an *Unshieldable in an *exit.Error.
-func Shield(root string, o Options) ([]Bind, error) {
+func Shield(root string, o Options) ([]Bind, error) { return shield(root, o, false, true) }
+
+// Shieldable says whether Shield would refuse, as far as that can be told
+// without making anything.
+func Shieldable(root string, o Options) error {
+	_, err := shield(root, o, false)
+	return err
+}
+
+// shield goes over a repository once for each round, which says whether to make
+// what is missing.
+func shield(root string, o Options, rounds ...bool) ([]Bind, error) {
 	if !clean(Raw(root)) {
 		return nil, fmt.Errorf("%q is not an absolute path", root)
 	}
@@ -68,7 +82,7 @@ func Shield(root string, o Options) ([]Bind, error) {
 	}
 	defer top.close()
 	s := shielder{Options: o, top: top}
-	for _, s.make = range []bool{false, true} {
+	for _, s.make = range rounds {
 		s.binds, s.bound, s.closed, s.dirs, s.entries = nil, map[string]bool{}, "", nil, 0
 		if err := s.repository(); err != nil {
 			return nil, err
@@ -293,7 +307,7 @@ func (s *shielder) bind(name string, readOnly bool, st unix.Stat_t) {
 	if s.DirReadOnly && readOnly && kindOf(st) == folder {
 		s.closed = p
 	}
-	s.binds = append(s.binds, Bind{p, readOnly, st.Dev, st.Ino})
+	s.binds = append(s.binds, Bind{p, readOnly, st.Dev, st.Ino, s.top.born(name)})
 }
 
 // missingFile binds a file, read-only, and makes it first.

@@ -16,7 +16,7 @@ import (
 )
 
 // version is of the form of a Snapshot. Another one is not compared with.
-const version = 1
+const version = 2
 
 // Raw is a string from a sandbox, of any bytes. Where text is written it has
 // \xNN for what is no UTF-8 and \\ for a backslash, so that it comes back as it
@@ -72,9 +72,23 @@ func (r *Raw) UnmarshalText(text []byte) error {
 type Snapshot struct {
 	Version int    `json:"version"`
 	Roots   []Raw  `json:"roots"`
+	Home    Raw    `json:"home,omitempty"`
+	Also    []Raw  `json:"also,omitempty"`
 	Files   []File `json:"files"` // sorted by path, each path once
 	// Incomplete is what was not looked at.
 	Incomplete []Gap `json:"incomplete,omitempty"`
+}
+
+// Scope is what to look at to compare with s.
+func (s Snapshot) Scope() Scope {
+	out := Scope{Home: string(s.Home)}
+	for _, r := range s.Roots {
+		out.Roots = append(out.Roots, string(r))
+	}
+	for _, p := range s.Also {
+		out.Also = append(out.Also, string(p))
+	}
+	return out
 }
 
 // File is something at a path that the table names.
@@ -139,6 +153,14 @@ func (s *Snapshot) valid() error {
 	for _, r := range s.Roots {
 		if !clean(r) {
 			return fmt.Errorf("%q is not an absolute path", string(r))
+		}
+	}
+	if s.Home != "" && !clean(s.Home) {
+		return fmt.Errorf("%q is not an absolute path", string(s.Home))
+	}
+	for _, p := range s.Also {
+		if !clean(p) {
+			return fmt.Errorf("%q is not an absolute path", string(p))
 		}
 	}
 	for i, f := range s.Files {

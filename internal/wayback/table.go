@@ -11,7 +11,8 @@ const (
 	GroupGit      = "git directory"
 	GroupKey      = "git config key"
 	GroupName     = "name"
-	GroupNamed    = "named by git's configuration or by a link"
+	GroupNamed    = "named by git's configuration, by a link or by the policy"
+	GroupMode     = "any other file"
 )
 
 // Entry is a row of the table of what the host would later execute, and why it
@@ -42,9 +43,13 @@ var table = []Entry{
 	{Group: GroupGit, Pattern: "hooks/", Reason: "git runs its hooks on commit, checkout, merge, push and more"},
 	{Group: GroupGit, Pattern: "config", Reason: "git reads it as settings, some of which are commands"},
 	{Group: GroupGit, Pattern: "info/attributes", Reason: "it names the filter, diff and merge drivers that git runs"},
-	{Group: GroupGit, Pattern: "rebase-merge/git-rebase-todo", Reason: "git rebase --continue runs its exec lines"},
+	{Group: GroupGit, Pattern: "rebase-merge/", Reason: "git rebase --continue runs its exec lines, and the program of the merge strategy that it names"},
+	{Group: GroupGit, Pattern: "rebase-apply/", Reason: "git rebase and git am --continue take options from it"},
+	{Group: GroupGit, Pattern: "sequencer/", Reason: "git cherry-pick and git revert --continue run the program of the merge strategy that it names"},
+	{Group: GroupGit, Pattern: "objects/info/alternates", Reason: "git takes objects from the directories that it names, and git fetch and push start git in them"},
 	{Group: GroupGit, Pattern: "remotes/", Reason: "git takes the addresses of remotes from it"},
 	{Group: GroupGit, Pattern: "branches/", Reason: "git takes the addresses of remotes from it"},
+	{Group: GroupGit, Pattern: "lazygit.yml", Reason: "lazygit runs the commands that it names"},
 
 	{Group: GroupKey, Pattern: "core.hooksPath", Reason: "git runs hooks from there"},
 	{Group: GroupKey, Pattern: "core.fsmonitor", Reason: "git status runs it"},
@@ -62,6 +67,10 @@ var table = []Entry{
 	{Group: GroupKey, Pattern: "filter.*.smudge", Reason: "git checkout runs it on files that attributes choose"},
 	{Group: GroupKey, Pattern: "filter.*.process", Reason: "git add and checkout run it on files that attributes choose"},
 	{Group: GroupKey, Pattern: "diff.external", Reason: "git diff runs it"},
+	{Group: GroupKey, Pattern: "diff.tool", Reason: "git difftool reads a script of that name, which may be a path"},
+	{Group: GroupKey, Pattern: "diff.guitool", Reason: "git difftool reads a script of that name, which may be a path"},
+	{Group: GroupKey, Pattern: "merge.tool", Reason: "git mergetool and difftool read a script of that name, which may be a path"},
+	{Group: GroupKey, Pattern: "merge.guitool", Reason: "git mergetool and difftool read a script of that name, which may be a path"},
 	{Group: GroupKey, Pattern: "diff.*.command", Reason: "git diff runs it on files that attributes choose"},
 	{Group: GroupKey, Pattern: "diff.*.textconv", Reason: "git diff, log and blame run it on files that attributes choose"},
 	{Group: GroupKey, Pattern: "merge.*.driver", Reason: "git merge and rebase run it on files that attributes choose"},
@@ -80,8 +89,11 @@ var table = []Entry{
 	{Group: GroupKey, Pattern: "remote.*.uploadpack", Reason: "git fetch runs it, on this machine for a local remote"},
 	{Group: GroupKey, Pattern: "remote.*.receivepack", Reason: "git push runs it, on this machine for a local remote"},
 	{Group: GroupKey, Pattern: "remote.*.vcs", Reason: "git runs the remote helper of that name"},
-	{Group: GroupKey, Pattern: "remote.*.url", Value: "transport::address", Reason: "git runs the remote helper of that name"},
-	{Group: GroupKey, Pattern: "remote.*.pushurl", Value: "transport::address", Reason: "git runs the remote helper of that name"},
+	{Group: GroupKey, Pattern: "remote.*.url", Reason: "git fetches from there and pushes to it; of transport::address it runs the helper"},
+	{Group: GroupKey, Pattern: "remote.*.pushurl", Reason: "git pushes to it; of transport::address it runs the helper"},
+	{Group: GroupKey, Pattern: "remote.pushDefault", Value: "an address", Reason: "git pushes to it; of transport::address it runs the helper"},
+	{Group: GroupKey, Pattern: "branch.*.remote", Value: "an address", Reason: "git pulls from there and pushes to it; of transport::address it runs the helper"},
+	{Group: GroupKey, Pattern: "branch.*.pushRemote", Value: "an address", Reason: "git pushes to it; of transport::address it runs the helper"},
 	{Group: GroupKey, Pattern: "remote.*.promisor", Reason: "mere reading fetches from that remote"},
 	{Group: GroupKey, Pattern: "remote.*.proxy", Reason: "what is fetched and pushed goes through it"},
 	{Group: GroupKey, Pattern: "http.proxy", Reason: "what is fetched and pushed goes through it"},
@@ -123,6 +135,10 @@ var table = []Entry{
 	{Group: GroupName, Pattern: ".envrc", Reason: "direnv runs it on entering"},
 	{Group: GroupName, Pattern: ".envrc.*", Reason: "an .envrc usually sources it"},
 	{Group: GroupName, Pattern: ".env", Reason: "shell plugins source it on entering, and tools take their environment from it"},
+	{Group: GroupName, Pattern: ".env.local", Reason: "an .envrc and shell plugins usually load it with .env"},
+	{Group: GroupName, Pattern: ".direnv/", Reason: "direnv runs what it kept there, and puts programs there before all others"},
+	{Group: GroupName, Pattern: ".venv/bin/", Reason: "shells, editors and tools run the programs and the activate script in it"},
+	{Group: GroupName, Pattern: "venv/bin/", Reason: "shells, editors and tools run the programs and the activate script in it"},
 	{Group: GroupName, Pattern: ".autoenv.zsh", Reason: "autoenv runs it on entering"},
 	{Group: GroupName, Pattern: ".mise.toml", Reason: "mise sets the environment, runs hooks and chooses programs by it on entering"},
 	{Group: GroupName, Pattern: ".mise.*.toml", Reason: "mise sets the environment, runs hooks and chooses programs by it on entering"},
@@ -170,11 +186,16 @@ var table = []Entry{
 	{Group: GroupName, Pattern: ".lvimrc", Reason: "Vim runs it with the localvimrc plugin"},
 	{Group: GroupName, Pattern: ".nvimrc", Reason: "Neovim runs it where exrc is set"},
 	{Group: GroupName, Pattern: ".nvim.lua", Reason: "Neovim runs it where exrc is set"},
+	{Group: GroupName, Pattern: ".vim/coc-settings.json", Reason: "coc.nvim runs the language servers that it names"},
 	{Group: GroupName, Pattern: ".dir-locals.el", Reason: "Emacs evaluates it on opening a file"},
 	{Group: GroupName, Pattern: ".dir-locals-2.el", Reason: "Emacs evaluates it on opening a file"},
 	{Group: GroupName, Pattern: ".ycm_extra_conf.py", Reason: "YouCompleteMe runs it on opening a file"},
 	{Group: GroupName, Pattern: ".luarc.json", Reason: "the Lua language server runs plugins that it names"},
 	{Group: GroupName, Pattern: ".luarc.jsonc", Reason: "the Lua language server runs plugins that it names"},
+	{Group: GroupName, Pattern: ".bsp/", Reason: "Scala's editors run the build server that it names on opening the folder"},
+	{Group: GroupName, Pattern: "hie.yaml", Reason: "the Haskell language server runs the program that it names"},
+	{Group: GroupName, Pattern: ".latexmkrc", Reason: "latexmk, and editors through it, run it"},
+	{Group: GroupName, Pattern: ".lazygit.yml", Reason: "lazygit runs the commands that it names"},
 	{Group: GroupName, Pattern: ".cargo/config", Reason: "cargo, and editors through it, run the wrappers, linkers and runners that it names"},
 	{Group: GroupName, Pattern: ".cargo/config.toml", Reason: "cargo, and editors through it, run the wrappers, linkers and runners that it names"},
 	{Group: GroupName, Pattern: "rust-toolchain", Reason: "cargo, and editors through it, run the toolchain at the path that it names"},
@@ -248,6 +269,8 @@ var table = []Entry{
 	{Group: GroupName, Pattern: ".pryrc", Reason: "Pry runs it"},
 	{Group: GroupName, Pattern: ".ghci", Reason: "GHCi runs it"},
 	{Group: GroupName, Pattern: ".ocamlinit", Reason: "OCaml's shell runs it"},
+	{Group: GroupName, Pattern: ".iex.exs", Reason: "Elixir's shell runs it"},
+	{Group: GroupName, Pattern: ".octaverc", Reason: "Octave runs it on starting"},
 	{Group: GroupName, Pattern: ".Rprofile", Reason: "R runs it on starting"},
 	{Group: GroupName, Pattern: ".Renviron", Reason: "R takes its environment from it on starting"},
 	{Group: GroupName, Pattern: ".RData", Reason: "R loads it on starting, with any function in it"},
@@ -274,6 +297,10 @@ var table = []Entry{
 	{Group: GroupNamed, Pattern: "core.attributesFile", Reason: "it chooses the files on which git runs drivers"},
 	{Group: GroupNamed, Pattern: "an executing key", Reason: "git runs it"},
 	{Group: GroupNamed, Pattern: "a symbolic link/", Reason: "a link with a name of this table points to it"},
+	{Group: GroupNamed, Pattern: "a hook of corral.yaml", Reason: "the policy has corral run it on this machine"},
+	{Group: GroupNamed, Pattern: "a mount of one file", Reason: "the policy leaves this one file to the agent, so something of this machine reads it"},
+
+	{Group: GroupMode, Pattern: "set-user-ID, set-group-ID", Reason: "whoever runs it does so as its owner or with its group"},
 }
 
 // Rows that the walk asks for by name.
@@ -296,6 +323,24 @@ const (
 	rowAttributesFile = "core.attributesFile"
 	rowCommand        = "an executing key"
 	rowLink           = "a symbolic link/"
+	rowAlso           = "a hook of corral.yaml"
+	rowMount          = "a mount of one file"
+
+	rowMode = "set-user-ID, set-group-ID"
+
+	rowDirenv     = ".direnv/"
+	rowVenv       = ".venv/bin/"
+	rowPlainVenv  = "venv/bin/"
+	rowRebase     = "rebase-merge/"
+	rowApply      = "rebase-apply/"
+	rowSequencer  = "sequencer/"
+	rowAlternates = "objects/info/alternates"
+)
+
+// Words for what is in no row and has to be told apart when it is printed.
+const (
+	rowShield = "a shield"
+	rowUnseen = "not looked at"
 )
 
 // below are the rows that a git directory has besides those above.
@@ -339,8 +384,8 @@ func keyRow(s setting) (Entry, string, bool) {
 			if !strings.HasPrefix(s.value, "!") {
 				continue
 			}
-		case "transport::address":
-			if !strings.Contains(s.value, "::") {
+		case "an address": // and not the name of a remote
+			if !strings.ContainsAny(s.value, "/:") {
 				continue
 			}
 		}

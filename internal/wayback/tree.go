@@ -28,32 +28,55 @@ const (
 	wantedMost  = 10_000    // files that settings and links name
 )
 
-// Take looks at everything below roots, directories or single files by their
-// absolute resolved paths. What it could not look at, a root among them or what
-// was left when ctx ended, is in Incomplete.
-func Take(ctx context.Context, roots []string) (Snapshot, error) {
-	return take(ctx, roots, entriesMost)
+// Scope is where to look.
+type Scope struct {
+	// Roots are the directories and single files that the agent may write, by
+	// their absolute resolved paths.
+	Roots []string
+	// Home is that of the person whose git is meant, or empty if there is none.
+	// Its settings of git can lead below a root, and ~ stands for it in others.
+	Home string
+	// Also are further absolute paths to watch, where they lead below a root: what
+	// the hooks of the policy run.
+	Also []string
 }
 
-func take(ctx context.Context, roots []string, most int) (Snapshot, error) {
-	s := Snapshot{Version: version}
-	if len(roots) == 0 {
+// Take looks at everything below the roots of a scope, and at what leads there
+// from outside. What it could not look at, a root among them or what was left
+// when ctx ended, is in Incomplete.
+func Take(ctx context.Context, s Scope) (Snapshot, error) { return take(ctx, s, entriesMost) }
+
+func take(ctx context.Context, scope Scope, most int) (Snapshot, error) {
+	s := Snapshot{Version: version, Home: Raw(scope.Home)}
+	if len(scope.Roots) == 0 {
 		return s, errors.New("no directory to look at")
 	}
-	t := taker{budget: budget{ctx: ctx, left: most}, files: map[string]File{}, handles: map[string]*directory{}}
+	for _, p := range scope.Also {
+		s.Also = append(s.Also, Raw(p))
+	}
+	for _, p := range slices.Concat(scope.Roots, scope.Also) {
+		if !clean(Raw(p)) {
+			return s, fmt.Errorf("%q is not an absolute path", p)
+		}
+	}
+	if scope.Home != "" && !clean(s.Home) {
+		return s, fmt.Errorf("%q is not an absolute path", scope.Home)
+	}
+	t := taker{budget: budget{ctx: ctx, left: most}, Scope: scope, files: map[string]File{}, handles: map[string]*directory{}}
 	defer func() {
 		for _, d := range t.handles {
 			d.close()
 		}
 	}()
-	for _, root := range roots {
-		if !clean(Raw(root)) {
-			return s, fmt.Errorf("%q is not an absolute path", root)
-		}
+	for _, p := range scope.Also {
+		t.want(want{row: rowAlso}, "", p)
+	}
+	for _, root := range scope.Roots {
 		s.Roots = append(s.Roots, Raw(root))
 		t.root = root
 		t.takeRoot()
 	}
+	t.person()
 	t.named()
 	for _, p := range slices.Sorted(maps.Keys(t.files)) {
 		s.Files = append(s.Files, t.files[p])
@@ -88,6 +111,7 @@ var (
 
 type taker struct {
 	budget
+	Scope
 	root    string
 	stopped error
 	files   map[string]File
@@ -113,6 +137,7 @@ const (
 	ordinary     place = iota
 	gitDirectory       // by its name or by its place
 	gitWorktrees       // holds git directories
+	gitObjects         // holds objects, in directories of two digits and in pack
 )
 
 // takeRoot leaves what happened in t.
@@ -135,6 +160,7 @@ func (t *taker) takeRoot() {
 					t.file(d, name, row)
 				}
 			}
+			t.file(d, name, rowMount)
 			return
 		}
 	}
@@ -180,14 +206,19 @@ func (t *taker) stop(where string, err error) error {
 // walk looks at d and everything below it. top is the worktree of a git
 // directory. The error ends the whole look.
 func (t *taker) walk(d *directory, top string, as place, depth int) error {
-	var dirs, watched []string
+	var dirs, watched, set []string
 	var form shape
 	err := d.each(func(name string, kind byte) error {
 		if err := t.spend(); err != nil {
 			return t.stop(d.path, err)
 		}
-		if kind == unix.DT_DIR {
+		switch kind {
+		case unix.DT_DIR:
 			dirs = append(dirs, name)
+		case unix.DT_REG:
+			if st, err := d.stat(name); err == nil && st.Mode&(unix.S_ISUID|unix.S_ISGID) != 0 {
+				set = append(set, name)
+			}
 		}
 		if name == ".git" || rowsAt(name) != nil {
 			watched = append(watched, name)
@@ -203,7 +234,7 @@ func (t *taker) walk(d *directory, top string, as place, depth int) error {
 			return err
 		}
 	}
-	if as == ordinary && form.is() {
+	if (as == ordinary || as == gitObjects) && form.is() {
 		as, top = gitDirectory, d.path
 		if err := t.record(File{Path: Raw(d.path), Pattern: rowShape, Kind: folder}); err != nil {
 			return err
@@ -228,9 +259,14 @@ func (t *taker) walk(d *directory, top string, as place, depth int) error {
 			}
 		}
 	}
+	for _, name := range set {
+		if err := t.file(d, name, rowMode); err != nil {
+			return err
+		}
+	}
 	slices.SortFunc(dirs, gitFirst)
 	for _, name := range dirs {
-		if as == gitDirectory && name == "objects" {
+		if as == gitObjects && stored(name) {
 			continue
 		}
 		under, inside := ordinary, ""
@@ -239,6 +275,8 @@ func (t *taker) walk(d *directory, top string, as place, depth int) error {
 			under, inside = gitDirectory, d.path
 		case as == gitDirectory && name == "worktrees":
 			under = gitWorktrees
+		case as == gitDirectory && name == "objects":
+			under = gitObjects
 		case as == gitWorktrees:
 			under = gitDirectory
 		}
@@ -249,6 +287,12 @@ func (t *taker) walk(d *directory, top string, as place, depth int) error {
 		}
 	}
 	return nil
+}
+
+// stored says whether git keeps objects, and nothing else, in a directory of
+// that name among its objects. There are too many to look at.
+func stored(name string) bool {
+	return name == "pack" || len(name) == 2 && strings.Trim(name, "0123456789abcdef") == ""
 }
 
 func gitFirst(a, b string) int {
@@ -359,7 +403,10 @@ func (t *taker) tree(d *directory, name, pattern string, depth int) error {
 			if err := t.spend(); err != nil {
 				return t.stop(sub.path, err)
 			}
-			if pattern != rowHooks || !strings.HasSuffix(name, ".sample") { // git runs none of those
+			switch {
+			case pattern == rowHooks && strings.HasSuffix(name, ".sample"): // git runs none of those
+			case pattern == rowDirenv && packaged(Raw(name)): // they are run knowingly, and are many
+			default:
 				names = append(names, name)
 			}
 			return nil
@@ -502,84 +549,4 @@ func absolute(dir, name string) string {
 		return path.Clean(name)
 	}
 	return path.Join(dir, name)
-}
-
-// namedBy wants the files that an executing setting names, found in dir.
-func (t *taker) namedBy(s setting, dir, top string, hops int) {
-	section, _, key, _ := split(s.name)
-	w := want{top: top, hops: hops + 1}
-	switch {
-	case key == "path" && (section == "include" || section == "includeif"):
-		w.row = rowInclude
-		t.want(w, dir, s.value)
-	case s.name == "core.hookspath":
-		w.row = rowHooksPath
-		t.want(w, top, s.value)
-	case s.name == "core.attributesfile":
-		w.row = rowAttributesFile
-		t.want(w, top, s.value)
-	case s.name == "core.worktree":
-	default:
-		w.row = rowCommand
-		words := strings.FieldsFunc(s.value, func(r rune) bool { return strings.ContainsRune(" \t\n\"'`;|&()<>=!{}$", r) })
-		for i, word := range words {
-			if i == wordsMost {
-				break
-			}
-			t.want(w, top, word)
-		}
-	}
-}
-
-// want notes a path for when the trees have been looked at. One in somebody's
-// home, or of a worktree that is not known, cannot be told.
-func (t *taker) want(w want, dir, name string) {
-	if name == "" || w.hops > hopsMost || !path.IsAbs(name) && (dir == "" || strings.HasPrefix(name, "~")) {
-		return
-	}
-	if len(name) >= unix.PathMax { // the kernel takes no such name
-		return
-	}
-	w.path = absolute(dir, name)
-	if t.memory += len(w.path); t.memory <= memoryMost && len(t.wanted) < wantedMost {
-		t.wanted = append(t.wanted, w)
-	}
-}
-
-// named looks at the wanted, and at what those want. Only what is below a root
-// can be changed from inside.
-func (t *taker) named() {
-	for i := 0; i < len(t.wanted) && t.stopped == nil; i++ {
-		w := t.wanted[i]
-		for _, root := range slices.Sorted(maps.Keys(t.handles)) {
-			name, ok := rel(root, w.path)
-			if !ok {
-				continue
-			}
-			d := t.handles[root]
-			t.root = root
-			if name == "" {
-				if w.row != rowCommand {
-					t.gap(root, "git's settings or a link name the whole directory, of which only names of the table are watched")
-				}
-				continue
-			}
-			switch w.row {
-			case rowHooksPath, rowLink:
-				t.tree(d, name, w.row, strings.Count(name, "/"))
-			case rowCommand:
-				if st, err := d.stat(name); err == nil && kindOf(st) == folder {
-					continue
-				}
-				t.file(d, name, w.row)
-			default:
-				t.config(d, name, w.row, w.top, w.hops)
-			}
-		}
-	}
-	if len(t.wanted) == wantedMost && t.stopped == nil {
-		for root := range t.handles {
-			t.gap(root, fmt.Sprintf("settings and links name more than %d files", wantedMost))
-		}
-	}
 }

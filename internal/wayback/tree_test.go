@@ -228,7 +228,7 @@ func TestEnd(t *testing.T) {
 		write(t, dir, fmt.Sprintf("-%02d/x", i), "")
 	}
 	whole := snapshot(t, dir)
-	s, err := take(t.Context(), []string{dir, dir + "/z"}, 150)
+	s, err := take(t.Context(), Scope{Roots: []string{dir, dir + "/z"}}, 150)
 	must(t, err)
 	if len(s.Incomplete) != 2 || s.Incomplete[0].Why != "stopped here: too many entries" || s.Incomplete[0].Below != Raw(dir) ||
 		s.Incomplete[1] != (Gap{Raw(dir + "/z"), "not looked at: too many entries", Raw(dir + "/z")}) {
@@ -242,7 +242,7 @@ func TestEnd(t *testing.T) {
 			t.Errorf("%v", f)
 		}
 	}
-	s, err = Take(ended(), []string{dir})
+	s, err = Take(ended(), Scope{Roots: []string{dir}})
 	must(t, err)
 	if len(s.Files) != 0 || len(s.Incomplete) != 1 || s.Incomplete[0].Why != "stopped here: context canceled" {
 		t.Errorf("%+v", s)
@@ -250,11 +250,11 @@ func TestEnd(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Nanosecond)
 	defer cancel()
 	<-ctx.Done()
-	if s, err = Take(ctx, []string{dir}); err != nil || len(s.Incomplete) != 1 || s.Incomplete[0].Why != "stopped here: context deadline exceeded" {
+	if s, err = Take(ctx, Scope{Roots: []string{dir}}); err != nil || len(s.Incomplete) != 1 || s.Incomplete[0].Why != "stopped here: context deadline exceeded" {
 		t.Errorf("%+v, %v", s, err)
 	}
 	for _, roots := range [][]string{nil, {""}, {"x"}, {dir + "/"}, {dir + "/../x"}} {
-		if _, err := Take(t.Context(), roots); err == nil {
+		if _, err := Take(t.Context(), Scope{Roots: roots}); err == nil {
 			t.Errorf("%q is looked at", roots)
 		}
 	}
@@ -357,7 +357,7 @@ func TestMemory(t *testing.T) {
 	for i := range 4 {
 		write(t, dir, fmt.Sprintf("%d/.git/config", i), "[alias]\n"+strings.Repeat("a\n", readMost/2-4))
 	}
-	s, err := Take(t.Context(), []string{dir})
+	s, err := Take(t.Context(), Scope{Roots: []string{dir}})
 	must(t, err)
 	if len(s.Incomplete) != 1 || s.Incomplete[0].Path != Raw(dir+"/1/.git/config") || s.Incomplete[0].Why != "stopped here: too much that is watched" {
 		t.Errorf("%+v", s.Incomplete)
@@ -398,7 +398,7 @@ func BenchmarkTake(b *testing.B) {
 		write(b, d, ".npmrc", "x")
 	}
 	for b.Loop() {
-		s, err := Take(b.Context(), []string{dir})
+		s, err := Take(b.Context(), Scope{Roots: []string{dir}})
 		if err != nil || s.Incomplete != nil {
 			b.Fatal(err, s.Incomplete)
 		}

@@ -96,7 +96,7 @@ func link(t testing.TB, to, p string) {
 
 func snapshot(t testing.TB, roots ...string) Snapshot {
 	t.Helper()
-	s, err := Take(t.Context(), roots)
+	s, err := Take(t.Context(), Scope{Roots: roots})
 	must(t, err)
 	b, err := json.Marshal(s)
 	must(t, err)
