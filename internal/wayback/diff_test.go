@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // after is what a report says of what f does in a project.
@@ -173,9 +175,75 @@ func TestCompare(t *testing.T) {
 			write(t, d, "new/.gitattributes", "[attr]q merge=z\n")
 			write(t, d, ".git/info/attributes", "* filter=x\n")
 		}, lines("  .git/info/attributes: new", "  .gitattributes: changed", "  new/.gitattributes: new", "  sub/.gitattributes: changed")},
-		"a rebase that goes on on the host": {nil, func(d string) {
+		"what goes on on the host": {func(d string) {
+			write(t, d, ".git/rebase-apply/apply-opt", "x")
+			write(t, d, ".git/sequencer/todo", "pick x\n")
+		}, func(d string) {
 			write(t, d, ".git/rebase-merge/git-rebase-todo", "exec evil\n")
-		}, lines("  .git/rebase-merge/git-rebase-todo: new")},
+			write(t, d, ".git/rebase-merge/strategy", "../evil\n")
+			write(t, d, ".git/sequencer/opts", "[options]\nstrategy = ../evil\n")
+			must(t, os.RemoveAll(d+"/.git/rebase-apply"))
+			must(t, os.Remove(d+"/.git/sequencer/todo"))
+			write(t, d, ".git/lazygit.yml", "x")
+		}, lines("  .git/lazygit.yml: new", "  .git/rebase-merge/git-rebase-todo: new", "  .git/rebase-merge/strategy: new", "  .git/sequencer/opts: new")},
+		"objects": {nil, func(d string) {
+			write(t, d, ".git/objects/info/alternates", "/x\n")
+			for _, hidden := range []string{".git/objects/r/.git", ".git/objects/abc", ".git/objects/AB", ".git/objects"} {
+				write(t, d, hidden+"/HEAD", "ref: refs/heads/main\n")
+				write(t, d, hidden+"/config", "[core]\nfsmonitor = x\n")
+				must(t, os.MkdirAll(d+"/"+hidden+"/objects", 0o755))
+				must(t, os.MkdirAll(d+"/"+hidden+"/refs", 0o755))
+			}
+		}, lines(
+			`  .git/objects/AB/config: core.fsmonitor new: none → "x"`,
+			`  .git/objects/abc/config: core.fsmonitor new: none → "x"`,
+			`  .git/objects/config: core.fsmonitor new: none → "x"`,
+			`  .git/objects/r/.git/config: core.fsmonitor new: none → "x"`,
+			"  .git/objects: new",
+			"  .git/objects/AB: new",
+			"  .git/objects/abc: new",
+			"  .git/objects/info/alternates: new",
+			"  .git/objects/r/.git: new")},
+		"set-user-ID": {func(d string) {
+			write(t, d, "old", "x")
+			write(t, d, "was", "x")
+			must(t, unix.Chmod(d+"/was", 0o4755))
+			write(t, d, "stays", "x")
+			must(t, unix.Chmod(d+"/stays", 0o2755))
+			write(t, d, ".envrc", "x")
+			write(t, d, "sub/dir/x", "x")
+			must(t, unix.Chmod(d+"/sub/dir", 0o2755)) // of a directory it means something else
+		}, func(d string) {
+			must(t, unix.Chmod(d+"/old", 0o4755))
+			must(t, unix.Chmod(d+"/was", 0o755))
+			must(t, unix.Chmod(d+"/.envrc", 0o2644))
+			must(t, unix.Chmod(d+"/sub/dir/x", 0o1755))
+			write(t, d, ".git/logs/x", "x")
+			must(t, unix.Chmod(d+"/.git/logs/x", 0o6755))
+			write(t, d, ".npmrc", "x")
+			must(t, unix.Chmod(d+"/.npmrc", 0o4755))
+		}, lines(
+			"  .envrc: is now set-user-ID or set-group-ID",
+			"  .git/logs/x: is now set-user-ID or set-group-ID",
+			"  .npmrc: is now set-user-ID or set-group-ID",
+			"  .npmrc: new",
+			"  old: is now set-user-ID or set-group-ID")},
+		"programs, many at once": {func(d string) { write(t, d, "two/venv/bin/python", "x") }, func(d string) {
+			for _, name := range []string{"a", "b", "c", "d"} {
+				write(t, d, ".venv/bin/"+name, "x")
+				write(t, d, ".venv/lib/python3/site-packages/"+name, "x")
+				write(t, d, ".direnv/python-3/lib/site-packages/x/"+name, "x")
+			}
+			for _, name := range []string{"a", "b", "python"} {
+				write(t, d, "two/venv/bin/"+name, "y")
+			}
+			write(t, d, ".direnv/x.rc", "x")
+		}, lines(
+			"  .direnv/x.rc: new",
+			"  .venv/bin: 4 things in it are new, changed or removed",
+			"  two/venv/bin/a: new",
+			"  two/venv/bin/b: new",
+			"  two/venv/bin/python: changed")},
 		"what settings name": {func(d string) {
 			write(t, d, "hooks/pre-commit", "old")
 			write(t, d, "conf/git", "[core]\npager = less\n[include]\npath = more\n")
@@ -398,6 +466,31 @@ func TestGaps(t *testing.T) {
 	}
 	if got := told(dir, Compare(other, full)); got != lines("  b/.envrc: was not looked at before") {
 		t.Errorf("other directories before:\n%s", got)
+	}
+}
+
+// TestStandingGaps: a place that neither look was at is told once, and not as
+// something that happened.
+func TestStandingGaps(t *testing.T) {
+	gap := func(p, why string) Gap { return Gap{Path: Raw(p), Why: why, Below: Raw(p)} }
+	look := func(gaps ...Gap) Snapshot {
+		return Snapshot{Version: version, Roots: []Raw{"/r"}, Files: []File{{Path: "/r/z/.envrc", Pattern: ".envrc", Kind: fifo}}, Incomplete: gaps}
+	}
+	for what, tt := range map[string]struct {
+		before, after Snapshot
+		want          string
+	}{
+		"none":       {look(), look(), ""},
+		"gone":       {look(gap("/r/a", "x")), look(), ""},
+		"appeared":   {look(), look(gap("/r/a", "x")), lines("  a: was not looked at")},
+		"stands":     {look(gap("/r/a", "x")), look(gap("/r/a", "x")), lines("  a: was not looked at before either")},
+		"changed":    {look(gap("/r/a", "x")), look(gap("/r/a", "y")), lines("  a: was not looked at")},
+		"two stand":  {look(gap("/r/a", "x"), gap("/r/b", "x")), look(gap("/r/a", "x"), gap("/r/b", "x")), lines("  a: was not looked at before either, nor were 1 other places")},
+		"one of two": {look(gap("/r/a", "x")), look(gap("/r/a", "x"), gap("/r/b", "x")), lines("  b: was not looked at", "  a: was not looked at before either")},
+	} {
+		if got := told("/r", Compare(tt.before, tt.after)); got != tt.want {
+			t.Errorf("%s: got\n%swant\n%s", what, got, tt.want)
+		}
 	}
 }
 

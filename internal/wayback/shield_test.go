@@ -308,6 +308,7 @@ func TestUnshieldable(t *testing.T) {
 		}
 	}
 	original := everything(t)
+	must(t, exec.CommandContext(t.Context(), "find", original, "-name", "*.sample", "-delete").Run()) // they are many to copy
 	for _, tt := range []struct {
 		name   string // of the path that is refused
 		spoil  func(t *testing.T, dir string)
@@ -363,7 +364,11 @@ func TestUnshieldable(t *testing.T) {
 			}
 			for _, o := range []Options{{}, {DirReadOnly: true}} {
 				_, made := os.Lstat(dir + "/.git/info/attributes")
+				checked := Shieldable(dir, o)
 				_, err := Shield(dir, o)
+				if (checked == nil) != (err == nil) || err != nil && checked.Error() != err.Error() {
+					t.Errorf("%+v: checked alone it is %v, and %v", o, checked, err)
+				}
 				if tt.reason == "" {
 					if err != nil {
 						t.Errorf("%+v: %v", o, err)
@@ -383,6 +388,34 @@ func TestUnshieldable(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestShieldableMakesNothing: the check alone leaves a repository as it is.
+func TestShieldableMakesNothing(t *testing.T) {
+	dir := realDir(t)
+	repository(t, dir)
+	must(t, os.RemoveAll(dir+"/.git/hooks"))
+	must(t, os.RemoveAll(dir+"/.git/info"))
+	for _, o := range []Options{{}, {ConfigWritable: true}, {DirReadOnly: true}} {
+		if err := Shieldable(dir, o); err != nil {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+	for _, name := range []string{"hooks", "info", "config.worktree"} {
+		if _, err := os.Lstat(dir + "/.git/" + name); err == nil {
+			t.Errorf("%s was made", name)
+		}
+	}
+	write(t, dir, "file", "x")
+	if err := Shieldable(dir+"/file", Options{}); err != nil {
+		t.Errorf("a mount of one file: %v", err)
+	}
+	if err := Shieldable(dir+"/none", Options{}); err == nil {
+		t.Error("nothing is shieldable")
+	}
+	if err := Shieldable("x", Options{}); err == nil {
+		t.Error("a relative path is shieldable")
 	}
 }
 
