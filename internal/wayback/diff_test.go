@@ -368,6 +368,44 @@ func TestHostObeysWhatIsWatched(t *testing.T) {
 	}
 }
 
+// TestHostGoesOn: the fact behind the rows of what git goes on with.
+func TestHostGoesOn(t *testing.T) {
+	for what, plant := range map[string]func(dir string){
+		"cherry-pick": func(d string) { write(t, d, ".git/sequencer/opts", "[options]\n\tstrategy = ../evil\n") },
+		"rebase":      func(d string) { write(t, d, ".git/rebase-merge/strategy", "../evil\n") },
+	} {
+		dir := realDir(t)
+		repository(t, dir)
+		git(t, dir, "checkout", "-qb", "topic")
+		for _, n := range []string{"1", "2", "3"} {
+			write(t, dir, "file", n)
+			git(t, dir, "commit", "-qam", n)
+		}
+		git(t, dir, "checkout", "-q", "main")
+		write(t, dir, "file", "z")
+		git(t, dir, "commit", "-qam", "z")
+		if what == "rebase" {
+			git(t, dir, "checkout", "-q", "topic")
+			host(t, dir, "rebase", "-q", "main")
+		} else {
+			host(t, dir, "cherry-pick", "topic~2", "topic~1", "topic")
+		}
+		before := snapshot(t, dir)
+		plant(dir)
+		write(t, dir, "git-merge-../evil", "#!/bin/sh\ntouch '"+dir+"/ran'\nexit 1\n")
+		must(t, os.Chmod(dir+"/git-merge-../evil", 0o755))
+		if got := told(dir, Compare(before, snapshot(t, dir))); strings.Count(got, "\n") != 1 || !strings.Contains(got, ": new") && !strings.Contains(got, ": changed") {
+			t.Errorf("%s: told is\n%s", what, got)
+		}
+		write(t, dir, "file", "1")
+		git(t, dir, "add", "file")
+		out, _ := host(t, dir, "-c", "core.editor=true", what, "--continue")
+		if _, err := os.Lstat(dir + "/ran"); err != nil {
+			t.Errorf("%s does not run the strategy: %s", what, out)
+		}
+	}
+}
+
 // TestNames: every row of names is found where it is, and nothing beside it.
 func TestNames(t *testing.T) {
 	dir := realDir(t)

@@ -1,6 +1,7 @@
 package wayback
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -469,15 +470,9 @@ func TestShieldsHold(t *testing.T) {
 	write(t, dir, ".git/hooks/pre-commit", "#!/bin/sh\n")
 	binds, err := Shield(dir, Options{})
 	must(t, err)
+	w := Watch(t.Context(), []string{dir}, binds)
 	script := strings.Builder{}
-	script.WriteString("set -e\nmount --make-rprivate /\n")
-	for _, b := range binds {
-		fmt.Fprintf(&script, "mount --bind '%s' '%s'\n", b.Path, b.Path)
-		if b.ReadOnly {
-			fmt.Fprintf(&script, "mount -o remount,bind,ro '%s'\n", b.Path)
-		}
-	}
-	script.WriteString("set +e\ncd '" + dir + "'\n")
+	script.WriteString(inside(dir, binds))
 	for _, try := range []string{
 		"mv .git .old", "rm -rf .git/hooks/pre-commit", "echo x > .git/hooks/pre-push", "mv .git/hooks .git/h", "mv .git/info .git/i",
 		"echo x >> .git/config", "git config core.pager x", "git config --worktree core.pager x", "echo x > .git/config.worktree", "mv .git/config .git/c", "rm -f .git/config",
@@ -496,6 +491,63 @@ func TestShieldsHold(t *testing.T) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS}
 	if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
 		t.Errorf("%v\n%s", err, out)
+	}
+	// None of that is a shield that was lost. A mv between two mounts copies, and
+	// removes what it can.
+	if got := told(dir, w.Seen()); got != lines("! .git/commondir: was there while the sandbox ran", "! .git/worktrees/tree/gitdir: was gone while the sandbox ran") {
+		t.Errorf("seen:\n%s", got)
+	}
+}
+
+// inside is the beginning of a script that has the binds in its namespace.
+func inside(dir string, binds []Bind) string {
+	script := "set -e\nmount --make-rprivate /\n"
+	for _, b := range binds {
+		script += fmt.Sprintf("mount --bind '%s' '%s'\n", b.Path, b.Path)
+		if b.ReadOnly {
+			script += fmt.Sprintf("mount -o remount,bind,ro '%s'\n", b.Path)
+		}
+	}
+	return script + "set +e\ncd '" + dir + "'\n"
+}
+
+// TestShieldLost: what git config on the host does to a bind, for real, and that
+// it is told.
+func TestShieldLost(t *testing.T) {
+	testenv.Require(t, "netns") // root, for mounts
+	dir := realDir(t)
+	repository(t, dir)
+	binds, err := Shield(dir, Options{})
+	must(t, err)
+	w := Watch(t.Context(), []string{dir}, binds)
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", inside(dir, binds)+
+		"try() { (echo '# x' >> .git/config) 2>/dev/null && echo written || echo refused; }\ntry\nread go\ntry\n")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS}
+	in, err := cmd.StdinPipe()
+	must(t, err)
+	pipe, err := cmd.StdoutPipe()
+	must(t, err)
+	must(t, cmd.Start())
+	out := bufio.NewReader(pipe)
+	first, err := out.ReadString('\n')
+	must(t, err)
+	if got := w.Seen(); len(got) != 0 {
+		t.Errorf("too early: %v", got)
+	}
+	git(t, dir, "config", "a.b", "c")
+	fmt.Fprintln(in)
+	second, err := out.ReadString('\n')
+	must(t, err)
+	must(t, cmd.Wait())
+	if first != "refused\n" || second != "written\n" {
+		t.Errorf("first %s, then %s", first, second)
+	}
+	want := lines("! .git/config: was replaced on this machine while the sandbox ran")
+	if got := told(dir, w.Seen()); got != want {
+		t.Errorf("seen\n%s", got)
+	}
+	if got := told(dir, Lost(binds)); got != want {
+		t.Errorf("lost\n%s", got)
 	}
 }
 
