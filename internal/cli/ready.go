@@ -38,6 +38,10 @@ func (a *app) ready(ctx context.Context, p *project, hooks bool) error {
 		}
 	}
 	if hooks {
+		// A hook may run git: not in a repository that could not be shielded.
+		if err := p.eachRepository(wayback.Shieldable); err != nil {
+			return err
+		}
 		if err := a.preLaunch(ctx, p); err != nil {
 			return err
 		}
@@ -46,11 +50,22 @@ func (a *app) ready(ctx context.Context, p *project, hooks bool) error {
 	return p.shield()
 }
 
-// roots are the directories that the agent may write.
+// writable are the mounts that the agent may write, as far as they are there.
+func (p *project) writable() []policy.Mount {
+	var out []policy.Mount
+	for _, m := range append([]policy.Mount{p.policy.Project}, p.policy.Mounts...) {
+		if m.Path != "" && !m.ReadOnly {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+// roots are the directories among them.
 func (p *project) roots() []string {
 	var out []string
-	for _, m := range append([]policy.Mount{p.policy.Project}, p.policy.Mounts...) {
-		if fi, err := os.Lstat(m.Path); m.Path != "" && !m.ReadOnly && err == nil && fi.IsDir() {
+	for _, m := range p.writable() {
+		if fi, err := os.Lstat(m.Path); err == nil && fi.IsDir() {
 			out = append(out, m.Path)
 		}
 	}
@@ -59,15 +74,20 @@ func (p *project) roots() []string {
 
 // shield covers what git would execute of the repositories in roots.
 func (p *project) shield() error {
-	for _, root := range p.roots() {
-		binds, err := wayback.Shield(root, wayback.Options{
-			ConfigWritable: p.policy.Git.ConfigWritable, DirReadOnly: p.policy.Git.DirReadOnly, UID: p.host.UID, GID: p.host.GID,
-		})
-		if err != nil {
-			return err
-		}
-		for _, b := range binds {
+	return p.eachRepository(func(root string, o wayback.Options) error {
+		shields, err := wayback.Shield(root, o)
+		for _, b := range shields {
 			p.host.Shields = append(p.host.Shields, plan.Mount{Path: b.Path, ReadOnly: b.ReadOnly, Dev: b.Dev, Ino: b.Ino})
+		}
+		return err
+	})
+}
+
+func (p *project) eachRepository(do func(root string, o wayback.Options) error) error {
+	git := p.policy.Git
+	for _, root := range p.roots() {
+		if err := do(root, wayback.Options{ConfigWritable: git.ConfigWritable, DirReadOnly: git.DirReadOnly, UID: p.host.UID, GID: p.host.GID}); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -42,6 +42,9 @@ func (a *app) runAgent(ctx context.Context, p *project, e *engine.Engine, args [
 	if err := e.Clear(ctx, p.policy.File); err != nil {
 		return err
 	}
+	if err := a.leftBehind(ctx, p); err != nil {
+		return err
+	}
 	if err := a.ready(ctx, p, true); err != nil {
 		return err
 	}
@@ -51,14 +54,15 @@ func (a *app) runAgent(ctx context.Context, p *project, e *engine.Engine, args [
 		w.abandon(p)
 		return err
 	}
-	select {
-	case <-w.taken:
-	case <-ctx.Done():
+	if err := w.begun(ctx); err != nil {
 		a.end(ctx, e, g, id)
 		w.abandon(p)
-		return context.Cause(ctx)
+		return err
 	}
 	code, err := e.Attach(ctx, id, t, a.in, a.out, a.err)
+	if t.TTY {
+		fmt.Fprint(a.err, sane)
+	}
 	denied := a.denied(ctx, e, g)
 	a.end(ctx, e, g, id) // the agent's status stands, whatever becomes of its containers
 	w.end(ctx, a, p)
@@ -73,6 +77,10 @@ func (a *app) runAgent(ctx context.Context, p *project, e *engine.Engine, args [
 	}
 	return nil
 }
+
+// sane brings a terminal back to where what corral says can be seen, whatever
+// the agent left it in: the main screen, a soft reset, plain characters.
+const sane = "\x1b[?1049l\x1b[!p\x1b[0m"
 
 // bring brings up a sandbox to the point where its service can be started.
 // Another one of the same policy is in its way, also what is left of one.

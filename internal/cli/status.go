@@ -80,6 +80,11 @@ func (a *app) observe(ctx context.Context) (statusReport, error) {
 	if err != nil {
 		return r, fmt.Errorf("cannot tell what changed that this machine would execute: %w", err)
 	}
+	for _, m := range members {
+		lost := wayback.Lost(binds(m.Shields))
+		r.Well = r.Well && len(lost) == 0
+		r.findings = wayback.Join(r.findings, lost)
+	}
 	r.WayBack = changedFiles(r.findings)
 	return r, nil
 }

@@ -75,14 +75,25 @@ func (a *app) prove(ctx context.Context, e *engine.Engine, p *project) (proof *e
 	if err := e.Clear(ctx, p.policy.File); err != nil {
 		return nil, err
 	}
+	if err := a.leftBehind(ctx, p); err != nil {
+		return nil, err
+	}
 	if err := a.ready(ctx, p, false); err != nil {
 		return nil, err
 	}
+	w := a.lookBack(ctx, p) // what the image brings is the agent's as well
 	g, id, err := a.bring(ctx, e, p, engine.PurposeVerify, []string{"sleep", "infinity"}, engine.Terminal{})
 	if err != nil {
+		w.abandon(p)
 		return nil, err
 	}
-	defer a.end(ctx, e, g, id)
+	defer func() {
+		a.end(ctx, e, g, id)
+		w.end(ctx, a, p)
+	}()
+	if err := w.begun(ctx); err != nil {
+		return nil, err
+	}
 	stream, err := e.Start(ctx, id)
 	if err != nil {
 		return nil, err

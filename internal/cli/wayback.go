@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -35,29 +36,44 @@ type watch struct {
 
 // lookBack begins to look. Nothing of the agent's may have started.
 func (a *app) lookBack(ctx context.Context, p *project) *watch {
-	roots := p.roots()
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
-	w := &watch{taken: make(chan struct{}), stop: stop, watcher: wayback.Watch(ctx, roots)}
+	w := &watch{taken: make(chan struct{}), stop: stop, watcher: wayback.Watch(ctx, p.roots(), binds(p.host.Shields))}
+	scope := p.scope()
 	go func() {
 		defer close(w.taken)
 		ctx, cancel := context.WithTimeout(ctx, snapWithin)
 		defer cancel()
-		if w.before, w.err = wayback.Take(ctx, roots); w.err == nil {
+		if w.before, w.err = wayback.Take(ctx, scope); w.err == nil {
 			w.err = keepBaseline(p.id(), &w.before)
 		}
 	}()
 	return w
 }
 
+// begun waits for the first look. What cannot be compared later is an error
+// now, before the agent starts.
+func (w *watch) begun(ctx context.Context) error {
+	select {
+	case <-w.taken:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if w.err != nil {
+		return fmt.Errorf("what the agent changes could not be told later: %w", w.err)
+	}
+	return nil
+}
+
 // end says what has changed, and why that matters.
 func (w *watch) end(ctx context.Context, a *app, p *project) {
 	<-w.taken
-	w.stop()
-	if w.err == nil {
-		w.err = keepBaseline(p.id(), nil)
-	}
 	findings, err := compare(ctx, w.before, w.err)
-	showFindings(a.err, p.id(), wayback.Join(findings, w.watcher.Seen()), err)
+	findings = wayback.Join(findings, w.watcher.Seen())
+	w.stop()
+	showFindings(a.err, p.id(), findings, err)
+	if err := keepBaseline(p.id(), nil); err != nil {
+		fmt.Fprintf(a.err, "corral: %s\n", printable.Escape(err.Error()))
+	}
 	if notice := p.notice(); notice != "" {
 		fmt.Fprintf(a.err, "corral: %s\n", notice)
 	}
@@ -67,7 +83,18 @@ func (w *watch) end(ctx context.Context, a *app, p *project) {
 func (w *watch) abandon(p *project) {
 	w.stop()
 	<-w.taken
-	_ = keepBaseline(p.id(), nil) // one that stays is replaced by the next start
+	_ = keepBaseline(p.id(), nil) // one that stays is compared with once more
+}
+
+// leftBehind tells what changed under a run that was cut short before it could
+// say so itself.
+func (a *app) leftBehind(ctx context.Context, p *project) error {
+	findings, err := changedSince(ctx, p.id())
+	if err != nil || len(findings) > 0 {
+		fmt.Fprintln(a.err, "corral: an earlier run was cut short")
+	}
+	showFindings(a.err, p.id(), findings, err)
+	return keepBaseline(p.id(), nil)
 }
 
 func compare(ctx context.Context, before wayback.Snapshot, err error) ([]wayback.Finding, error) {
@@ -76,19 +103,44 @@ func compare(ctx context.Context, before wayback.Snapshot, err error) ([]wayback
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), snapWithin)
 	defer cancel()
-	var roots []string
-	for _, r := range before.Roots {
-		roots = append(roots, string(r))
-	}
-	after, err := wayback.Take(ctx, roots)
+	after, err := wayback.Take(ctx, before.Scope())
 	if err != nil {
 		return nil, err
 	}
 	return wayback.Compare(before, after), nil
 }
 
-// showFindings lists what changed, and puts what is too much to show into a
-// file. Its names are the agent's.
+// scope is all that the agent may write, and what leads there.
+func (p *project) scope() wayback.Scope {
+	s := wayback.Scope{Home: p.host.Homes[0]}
+	for _, m := range p.writable() {
+		s.Roots = append(s.Roots, m.Path)
+	}
+	for _, h := range p.policy.PreLaunch {
+		for _, word := range strings.FieldsFunc(h.Text, func(r rune) bool { return strings.ContainsRune(" \t\n;&|<>()'\"`=", r) }) {
+			if rest, ok := strings.CutPrefix(word, "~/"); ok {
+				word = filepath.Join(p.host.Homes[0], rest)
+			}
+			if !filepath.IsAbs(word) {
+				word = filepath.Join(p.policy.Dir, word)
+			}
+			s.Also = append(s.Also, filepath.Clean(word))
+		}
+	}
+	return s
+}
+
+// binds are shields as the way back knows them.
+func binds(shields []plan.Mount) []wayback.Bind {
+	var out []wayback.Bind
+	for _, s := range shields {
+		out = append(out, wayback.Bind{Path: s.Path, ReadOnly: s.ReadOnly, Dev: s.Dev, Ino: s.Ino})
+	}
+	return out
+}
+
+// showFindings lists what changed, and keeps all of it in a file: what was on
+// the screen may be gone, or more than fits there. Its names are the agent's.
 func showFindings(w io.Writer, sandbox string, findings []wayback.Finding, err error) {
 	if err != nil {
 		fmt.Fprintf(w, "corral: cannot tell what changed that this machine would execute: %s\n", printable.Escape(err.Error()))
@@ -97,19 +149,20 @@ func showFindings(w io.Writer, sandbox string, findings []wayback.Finding, err e
 		return
 	}
 	fmt.Fprintln(w, "corral: this changed while the sandbox was up, and this machine would execute it; look before you use it:")
+	lines, _ := wayback.Lines(findings, mostFindings)
+	for _, l := range lines {
+		fmt.Fprintf(w, "  %s\n", l)
+	}
 	var all strings.Builder
-	for i, f := range findings {
-		if i < mostFindings {
-			fmt.Fprintf(w, "  %s\n", f)
-		}
+	for _, f := range findings {
 		fmt.Fprintln(&all, f)
 	}
-	if more := len(findings) - mostFindings; more > 0 {
-		path, err := keepReport(sandbox, all.String())
-		if err != nil {
-			path = printable.Escape(err.Error())
-		}
-		fmt.Fprintf(w, "  and %d more; all of them: %s\n", more, path)
+	path, err := keepReport(sandbox, all.String())
+	switch {
+	case err != nil:
+		fmt.Fprintf(w, "  (the list could not be kept: %s)\n", printable.Escape(err.Error()))
+	case len(lines) < len(findings):
+		fmt.Fprintf(w, "  all %d: %s\n", len(findings), path)
 	}
 }
 

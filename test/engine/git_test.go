@@ -124,7 +124,7 @@ mkdir -p elsewhere/hooks; printf '[core]\n\tfsmonitor = touch %s/PWNED\n' "$PWD"
 echo ../elsewhere > .git/commondir
 git init -q deeper; git -C deeper config core.fsmonitor "touch $PWD/PWNED"
 mkdir .vscode; echo '{}' > .vscode/tasks.json
-sleep 1.5; rm .git/commondir
+rm .git/commondir
 `)
 	if r.code != 0 {
 		t.Fatal(r)
@@ -193,5 +193,72 @@ func TestPolicyReplacedOnTheHost(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(s.dir, "X")); err == nil {
 		t.Error("the agent's hook ran")
+	}
+}
+
+// What the host's own git does while a sandbox is up can take a shield away,
+// and what stands for a moment is obeyed by a git that runs in that moment: both
+// are told.
+func TestShieldsThatDoNotHold(t *testing.T) {
+	s := project(t, withGit)
+	s.host(repository)
+	end := s.up(`echo up; read -r _; echo "[core] fsmonitor = touch PWNED" >> .git/config && echo wrote; echo x > .git/commondir; rm .git/commondir`, "up")
+	s.host("git config branch.main.description x")
+	if r := s.corral("status"); r.code != 1 || !strings.Contains(r.out, ".git/config") || !strings.Contains(r.out, "shield is gone") {
+		t.Errorf("status: %v", r)
+	}
+	if r := s.corral("verify"); r.code != 1 || !regexp.MustCompile(`(?m)^FAIL git-shielded: `).MatchString(r.out) {
+		t.Errorf("verify: %v", r)
+	}
+	end()
+	b, err := os.ReadFile(filepath.Join(filepath.Dir(s.dir), "home", ".local/share/corral", s.id, "wayback.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"shield is gone", "commondir: was there while the sandbox ran"} {
+		if !strings.Contains(string(b), want) {
+			t.Errorf("the report does not say %q: %s", want, b)
+		}
+	}
+}
+
+// A run that was cut short is told of by the next one.
+func TestFindingsOutliveCorral(t *testing.T) {
+	s := project(t, nothing)
+	s.abandoned("echo x > .envrc; echo up; read -r _", "up")
+	if r := s.corral("down"); r.code != 0 || !strings.Contains(r.err, ".envrc") {
+		t.Errorf("down: %v", r)
+	}
+	s.abandoned("echo y > .envrc; echo up", "up")
+	docker(t, "wait", s.agent())
+	r := s.corral("run", "--", "true")
+	if r.code != 0 || !strings.Contains(r.err, "an earlier run was cut short") || !strings.Contains(r.err, ".envrc") {
+		t.Errorf("the next run: %v", r)
+	}
+	if r := s.corral("run", "--", "true"); strings.Contains(r.err, ".envrc") {
+		t.Errorf("told twice: %v", r)
+	}
+}
+
+// A writable mount of one file is watched like a directory, and so is what a
+// hook runs.
+func TestWatchedBesideRepositories(t *testing.T) {
+	s := cloned(t, 0, nothing)
+	rc := s.private(".bashrc", "true\n", 0o644)
+	s.write("backup.sh", "true\n")
+	s.write("corral.yaml", "profile: shell\nname: nothing\nmounts:\n  rw: ["+rc+"]\nhooks:\n  pre_launch: [\"sh ./backup.sh\"]\n")
+	r := s.corral("run", "--accept", "--", "sh", "-c", "echo x >> "+rc+"; echo x >> backup.sh")
+	if r.code != 0 {
+		t.Fatal(r)
+	}
+	for _, want := range []string{"note: what a command on this machine", "note: " + rc + " is writable"} {
+		if !strings.Contains(r.err, want) {
+			t.Errorf("the question does not say %q: %s", want, r.err)
+		}
+	}
+	for _, want := range []string{rc + ": changed", "backup.sh: changed"} {
+		if !strings.Contains(r.err, want) {
+			t.Errorf("the report does not say %q: %s", want, r.err)
+		}
 	}
 }
