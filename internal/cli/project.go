@@ -20,6 +20,7 @@ import (
 	"github.com/corral-sandbox/corral/internal/printable"
 	"github.com/corral-sandbox/corral/internal/profile"
 	"github.com/corral-sandbox/corral/internal/secret"
+	"github.com/corral-sandbox/corral/internal/wayback"
 )
 
 // project is a policy with what of the machine its plan needs.
@@ -29,8 +30,9 @@ type project struct {
 	host    plan.Host
 	network plan.Network
 
-	accepted bool         // a person said yes to all that it grants
-	secrets  []secret.Var // of the env_file
+	shields  []wayback.Bind // of host.Shields all that is known
+	accepted bool           // a person said yes to all that it grants
+	secrets  []secret.Var   // of the env_file
 }
 
 // errNotAccepted is a mistake of ours: what it guards is asked for first.

@@ -76,6 +76,7 @@ func (p *project) roots() []string {
 func (p *project) shield() error {
 	return p.eachRepository(func(root string, o wayback.Options) error {
 		shields, err := wayback.Shield(root, o)
+		p.shields = append(p.shields, shields...)
 		for _, b := range shields {
 			p.host.Shields = append(p.host.Shields, plan.Mount{Path: b.Path, ReadOnly: b.ReadOnly, Dev: b.Dev, Ino: b.Ino})
 		}

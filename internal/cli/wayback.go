@@ -37,7 +37,7 @@ type watch struct {
 // lookBack begins to look. Nothing of the agent's may have started.
 func (a *app) lookBack(ctx context.Context, p *project) *watch {
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
-	w := &watch{taken: make(chan struct{}), stop: stop, watcher: wayback.Watch(ctx, p.roots(), binds(p.host.Shields))}
+	w := &watch{taken: make(chan struct{}), stop: stop, watcher: wayback.Watch(ctx, p.roots(), p.shields)}
 	scope := p.scope()
 	go func() {
 		defer close(w.taken)
