@@ -188,7 +188,7 @@ func TestCompare(t *testing.T) {
 		}, lines("  .git/lazygit.yml: new", "  .git/rebase-merge/git-rebase-todo: new", "  .git/rebase-merge/strategy: new", "  .git/sequencer/opts: new")},
 		"objects": {nil, func(d string) {
 			write(t, d, ".git/objects/info/alternates", "/x\n")
-			for _, hidden := range []string{".git/objects/r/.git", ".git/objects/abc", ".git/objects/AB", ".git/objects"} {
+			for _, hidden := range []string{".git/objects/r/.git", ".git/objects/abc", ".git/objects/AB", ".git/objects/aa", ".git/objects/pack"} {
 				write(t, d, hidden+"/HEAD", "ref: refs/heads/main\n")
 				write(t, d, hidden+"/config", "[core]\nfsmonitor = x\n")
 				must(t, os.MkdirAll(d+"/"+hidden+"/objects", 0o755))
@@ -197,13 +197,17 @@ func TestCompare(t *testing.T) {
 		}, lines(
 			`  .git/objects/AB/config: core.fsmonitor new: none → "x"`,
 			`  .git/objects/abc/config: core.fsmonitor new: none → "x"`,
-			`  .git/objects/config: core.fsmonitor new: none → "x"`,
 			`  .git/objects/r/.git/config: core.fsmonitor new: none → "x"`,
-			"  .git/objects: new",
 			"  .git/objects/AB: new",
 			"  .git/objects/abc: new",
 			"  .git/objects/info/alternates: new",
 			"  .git/objects/r/.git: new")},
+		"objects that are a repository": {nil, func(d string) {
+			write(t, d, ".git/objects/HEAD", "ref: refs/heads/main\n")
+			must(t, os.Mkdir(d+"/.git/objects/objects", 0o755))
+			must(t, os.Mkdir(d+"/.git/objects/refs", 0o755))
+			write(t, d, ".git/objects/config", "[core]\nfsmonitor = x\n")
+		}, lines(`  .git/objects/config: core.fsmonitor new: none → "x"`, "  .git/objects: new")},
 		"set-user-ID": {func(d string) {
 			write(t, d, "old", "x")
 			write(t, d, "was", "x")

@@ -107,6 +107,22 @@ func TestSettingsByEverySpelling(t *testing.T) {
 	}
 }
 
+// TestLinkInside is watched itself, and not only what it led to.
+func TestLinkInside(t *testing.T) {
+	dir := realDir(t)
+	repository(t, dir)
+	write(t, dir, "one/my/file", "x")
+	write(t, dir, "two/my/file", "x")
+	link(t, "one", dir+"/here")
+	git(t, dir, "config", "core.hooksPath", dir+"/here/my")
+	before := snapshot(t, dir)
+	must(t, os.Remove(dir+"/here"))
+	link(t, "two", dir+"/here")
+	if got := told(dir, Compare(before, snapshot(t, dir))); got != lines("  here: is now a symbolic link to two", "  one/my/file: removed", "  two/my/file: new") {
+		t.Errorf("got\n%s", got)
+	}
+}
+
 // TestNoHome: without a home ~ is nobody's.
 func TestNoHome(t *testing.T) {
 	dir := realDir(t)

@@ -311,6 +311,11 @@ func TestLost(t *testing.T) {
 	if got := Lost([]Bind{same}); len(got) != 0 {
 		t.Errorf("%v", got)
 	}
+	for _, other := range []Bind{{same.Path, false, same.Dev, same.Ino + 1, 0}, {same.Path, false, same.Dev + 1, same.Ino, 0}} {
+		if got := Lost([]Bind{other}); len(got) != 1 {
+			t.Errorf("another inode is taken for it: %v", got)
+		}
+	}
 	same.Born = 1
 	if got := Lost([]Bind{same}); len(got) != 1 {
 		t.Error("another file with the same number is taken for the first")
