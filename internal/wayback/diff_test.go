@@ -323,6 +323,7 @@ func TestCompare(t *testing.T) {
 		}, ""},
 	} {
 		t.Run(what, func(t *testing.T) {
+			t.Parallel()
 			if got := after(t, tt.before, tt.agent); got != tt.want {
 				t.Errorf("got\n%swant\n%s", got, tt.want)
 			}

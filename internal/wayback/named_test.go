@@ -78,6 +78,7 @@ func TestSettingsByEverySpelling(t *testing.T) {
 		"their settings cannot be read": {func(home, _ string) { mkfifo(t, home+"/.gitconfig") }, lines("  HOME/.gitconfig: was not looked at before either")},
 	} {
 		t.Run(what, func(t *testing.T) {
+			t.Parallel()
 			top := realDir(t)
 			home, p := top+"/home", top+"/home/p"
 			repository(t, p)
