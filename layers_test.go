@@ -184,7 +184,7 @@ func TestLayersNotice(t *testing.T) {
 
 // verifyLinks is all that the checker, which runs beside the agent, may be
 // made of.
-var verifyLinks = regexp.MustCompile(`^(` + module + `(cmd/corral-verify|internal/(verify|spec|exit|command|state|netguard))|golang\.org/x/(sys|net/dns)/.*)$`)
+var verifyLinks = regexp.MustCompile(`^(` + module + `(cmd/corral-verify|internal/(verify|spec|exit|command|state|netguard|printable))|golang\.org/x/(sys|net/dns)/.*)$`)
 
 func TestVerifyLinksLittle(t *testing.T) {
 	for _, p := range goList(t, `{{if not .Standard}}{{.ImportPath}}{{end}}`, "-deps", "./cmd/corral-verify") {

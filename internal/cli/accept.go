@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -169,7 +170,11 @@ const (
 // notes are what a person should know of where the policy lies.
 func (a *app) notes(ctx context.Context, p *project) []string {
 	var out []string
-	if holders := planted(p); len(holders) > 0 {
+	holders, err := planted(p)
+	if err != nil {
+		out = append(out, fmt.Sprintf("cannot tell whether an agent may have written this policy: %v", err))
+	}
+	if len(holders) > 0 {
 		out = append(out, fmt.Sprintf("this policy lies in a directory that the agent of %s may write: it may be the agent's work", strings.Join(holders, " and ")))
 	}
 	if p.policy.Mode == policy.Run {
@@ -195,43 +200,46 @@ func repositories(ctx context.Context, dir string) string {
 	defer cancel()
 	dirs, whole := wayback.Repositories(ctx, dir, manyRepositories)
 	switch {
-	case len(dirs) <= 1:
-		return ""
+	case !whole && len(dirs) <= 1:
+		return "more files than could be looked at, and perhaps many"
 	case !whole:
 		return fmt.Sprintf("at least %d", len(dirs))
+	case len(dirs) <= 1:
+		return ""
 	}
 	return fmt.Sprint(len(dirs))
 }
 
 // planted names the accepted sandboxes whose agents can write the policy file
-// of p, its own aside.
-func planted(p *project) []string {
+// of p, its own aside. The error is that of records that cannot be read.
+func planted(p *project) ([]string, error) {
 	home, err := state.Home()
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	ids, err := state.Sandboxes(home)
-	if err != nil {
-		return nil
-	}
 	var out []string
+	errs := []error{err}
 	for _, id := range ids {
 		b, err := state.Accepted(home, id)
-		if err != nil || b == nil {
+		if err == nil && b == nil {
 			continue
 		}
-		other, err := policy.DecodeEffective(b)
-		if err != nil || other.File == p.policy.File { // its own, by whatever name
+		var other policy.Effective
+		if err == nil {
+			other, err = policy.DecodeEffective(b)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("the record of %s: %w", id, err))
 			continue
 		}
-		for _, m := range other.Mounts {
-			if !m.ReadOnly && strings.HasPrefix(p.policy.File, m.Path+string(filepath.Separator)) {
-				out = append(out, id)
-				break
-			}
+		if other.File != p.policy.File && slices.ContainsFunc(other.Mounts, func(m policy.EffectiveMount) bool {
+			return !m.ReadOnly && strings.HasPrefix(p.policy.File, m.Path+string(filepath.Separator))
+		}) {
+			out = append(out, id)
 		}
 	}
-	return out
+	return out, errors.Join(errs...)
 }
 
 // ask puts a question at the terminal. Anything but a yes is a no.
@@ -279,7 +287,7 @@ const keyWidth = 17
 // showRows writes a policy as a list. Values may come from anybody.
 func showRows(w io.Writer, rows []policy.Row) {
 	for _, r := range rows {
-		if r.Origin != "default" {
+		if r.Value != "none" {
 			r.Value = runs[r.Key] + r.Value
 		}
 		key := printable.Escape(r.Key)
@@ -363,7 +371,7 @@ func showChanges(w io.Writer, changes []policy.Change) {
 			showSide(w, mark, "-", c.Key, c.Old)
 		}
 		if c.New != "" {
-			showSide(w, mark, "+", c.Key, c.New)
+			showSide(w, mark, "+", c.Key, runs[c.Key]+c.New)
 		}
 	}
 }

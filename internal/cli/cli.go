@@ -18,6 +18,7 @@ import (
 	"github.com/corral-sandbox/corral/internal/exit"
 	"github.com/corral-sandbox/corral/internal/plan"
 	"github.com/corral-sandbox/corral/internal/spec"
+	"github.com/corral-sandbox/corral/internal/state"
 )
 
 // app is what every command works with.
@@ -136,6 +137,8 @@ func hint(err error) string {
 		return failed.Hint
 	case errors.As(err, new(*engine.BuildFailed)):
 		return "image.base, image.packages and image.run of the policy say what is built"
+	case errors.Is(err, state.ErrLocked):
+		return "wait for it, or end it"
 	case errors.As(err, &collision):
 		return collision.Hint
 	case errors.As(err, &unmountable):

@@ -8,6 +8,7 @@ import (
 
 	"github.com/corral-sandbox/corral/internal/engine"
 	"github.com/corral-sandbox/corral/internal/printable"
+	"github.com/corral-sandbox/corral/internal/wayback"
 )
 
 func (a *app) down() *cobra.Command {
@@ -41,6 +42,11 @@ project's image stays, for the next run.`,
 			}
 			for _, id := range sandboxes(members) {
 				findings, err := changedSince(c.Context(), id)
+				for _, m := range members {
+					if m.Sandbox == id {
+						findings = wayback.Join(findings, wayback.Lost(binds(m.Shields)))
+					}
+				}
 				showFindings(a.err, id, findings, err)
 				if err := keepBaseline(id, nil); err != nil {
 					return err

@@ -56,6 +56,9 @@ func (a *app) hook(ctx context.Context, p *project, script string) error {
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	cmd.WaitDelay = hookGrace
 	err := cmd.Run()
+	if cmd.Process == nil { // it never started
+		return errors.Join(context.Cause(ctx), err)
+	}
 	if ctx.Err() != nil {
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // what it started may have stayed
 		return errors.Join(context.Cause(ctx), err)

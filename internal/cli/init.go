@@ -23,7 +23,8 @@ func (a *app) init() *cobra.Command {
 		Use:   "init",
 		Short: "Write a starter policy for this directory, and accept it",
 		Long: `Writes a commented corral.yaml that allows nothing but what the profile needs.
-An existing one is never touched. What was written counts as accepted.`,
+An existing one is never touched. What was written counts as accepted, but in a
+directory that holds several repositories: there corral run asks first.`,
 		Example: "  corral init --profile shell",
 		Args:    noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -38,10 +39,7 @@ An existing one is never touched. What was written counts as accepted.`,
 			if err != nil {
 				return err
 			}
-			if err := a.initialised(c, file); err != nil {
-				return errors.Join(err, os.Remove(file)) // ours, made a moment ago
-			}
-			return nil
+			return a.initialised(c, file, starter)
 		},
 	}
 	c.Flags().StringVar(&name, "profile", "", "what runs: "+strings.Join(profile.Names(), ", "))
@@ -83,10 +81,13 @@ func writePolicy(dir string, content []byte) (string, error) {
 
 // initialised accepts a policy that was just written, where it is what one
 // would think it is.
-func (a *app) initialised(c *cobra.Command, file string) error {
+func (a *app) initialised(c *cobra.Command, file string, starter []byte) error {
 	p, err := (&app{in: a.in, out: a.out, err: a.err, policy: file, project: filepath.Dir(file), quiet: true}).load()
 	if err != nil {
-		return err
+		return errors.Join(err, os.Remove(file)) // ours, made a moment ago
+	}
+	if p.policy.Digest != policy.Digest(starter) { // somebody was quicker than we could read
+		return exit.Failedf("look at it: it is not what corral wrote", "%s was replaced while it was written: nothing was accepted", file)
 	}
 	fmt.Fprintln(a.out, file)
 	if n := repositories(c.Context(), p.policy.Dir); n != "" {

@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -90,7 +91,12 @@ func (p *project) settingsRows() []policy.Row {
 		servers = []string{"none: names cannot be pinned"}
 	}
 	probes := p.host.Probes
+	subnet := "chosen by corral install"
+	if os.Getenv("CORRAL_SUBNET") != "" {
+		subnet = p.host.Subnet.String()
+	}
 	return []policy.Row{
+		row("subnet", subnet),
 		row("resolvers", strings.Join(servers, ", ")),
 		row("probes", fmt.Sprintf("unlisted %v, resolver %v, metadata %v, ipv6 %v", probes.Unlisted, probes.Resolver, probes.Metadata, probes.IPv6)),
 	}
@@ -119,7 +125,11 @@ port it is 443. Exit 1 if it is denied.`,
 				return err
 			}
 			fmt.Fprintln(a.out, printable.Escape(answer))
-			if d, err := a.pending(p); err != nil || d.asks() {
+			d, err := a.pending(p)
+			if err != nil {
+				return err
+			}
+			if d.asks() {
 				fmt.Fprintf(a.err, "corral: not in effect: %s\n", printable.Escape(d.reason()))
 			}
 			if !allowed {
@@ -133,7 +143,9 @@ port it is 443. Exit 1 if it is denied.`,
 // check answers whether the rules allow a target, which is HOST or HOST:PORT.
 func check(rules []policy.Rule, target string) (allowed bool, answer string, err error) {
 	host, port := target, uint16(443)
-	if at := strings.LastIndexByte(target, ':'); at >= 0 && strings.Count(target, ":") == 1 {
+	if a, err := netip.ParseAddrPort(target); err == nil {
+		host = a.Addr().String()
+	} else if at := strings.LastIndexByte(target, ':'); at >= 0 && strings.Count(target, ":") == 1 {
 		n, err := strconv.ParseUint(target[at+1:], 10, 16)
 		if err != nil || n == 0 {
 			return false, "", exit.Invalidf("a port is a number from 1 to 65535", "%q names no port", target)

@@ -116,7 +116,7 @@ func (a *app) find() (file, dir string, err error) {
 		}
 		file, err = policy.Find(wd, host.Homes(uint32(os.Getuid()))...)
 		if err != nil {
-			return "", "", exit.Invalidf("corral init --profile shell writes one; --policy FILE names one elsewhere", "%w", err)
+			return "", "", err
 		}
 		wd = filepath.Dir(file)
 	}

@@ -5,23 +5,62 @@ import (
 	"net/netip"
 	"os"
 
+	"github.com/corral-sandbox/corral/internal/engine"
 	"github.com/corral-sandbox/corral/internal/host"
 	"github.com/corral-sandbox/corral/internal/plan"
 	"github.com/corral-sandbox/corral/internal/policy"
 	"github.com/corral-sandbox/corral/internal/secret"
+	"github.com/corral-sandbox/corral/internal/state"
 	"github.com/corral-sandbox/corral/internal/wayback"
 )
+
+// begin takes a project to where its sandbox can be brought up, and keeps others
+// from doing the same until unlock is called. What is up already is said before
+// anything is asked, and what an earlier run left is told and cleared away.
+func (a *app) begin(ctx context.Context, e *engine.Engine, p *project, hooks bool) (unlock func(), err error) {
+	if err := e.Clear(ctx, p.policy.File); err != nil {
+		return nil, err
+	}
+	if err := a.agreed(ctx, p); err != nil {
+		return nil, err
+	}
+	home, err := state.Home()
+	if err != nil {
+		return nil, err
+	}
+	unlock, err = state.Lock(home, p.id())
+	if err != nil {
+		return nil, err
+	}
+	err = e.Clear(ctx, p.policy.File) // again: now nobody comes between
+	if err == nil {
+		err = a.leftBehind(ctx, p)
+	}
+	if err == nil {
+		err = a.ready(ctx, p, hooks)
+	}
+	if err != nil {
+		unlock()
+		return nil, err
+	}
+	return unlock, nil
+}
+
+// agreed asks for a yes where one is needed. What cannot be planned is not
+// asked about.
+func (a *app) agreed(ctx context.Context, p *project) error {
+	if _, err := plan.Build(p.policy, p.profile, p.host, netip.Addr{}, nil); err != nil {
+		return err
+	}
+	return a.accept(ctx, p)
+}
 
 // ready lets an accepted policy take hold of this machine as far as its plan
 // needs: the secrets are read, the hooks run if they are asked for, and the
 // repositories shielded.
 func (a *app) ready(ctx context.Context, p *project, hooks bool) error {
-	// What cannot be planned is not asked about.
-	if _, err := plan.Build(p.policy, p.profile, p.host, netip.Addr{}, nil); err != nil {
-		return err
-	}
-	if err := a.accept(ctx, p); err != nil {
-		return err
+	if !p.accepted {
+		return errNotAccepted
 	}
 	if file := p.policy.EnvFile; file.Path != "" {
 		owners := []uint32{p.host.UID}
@@ -78,7 +117,7 @@ func (p *project) shield() error {
 		shields, err := wayback.Shield(root, o)
 		p.shields = append(p.shields, shields...)
 		for _, b := range shields {
-			p.host.Shields = append(p.host.Shields, plan.Mount{Path: b.Path, ReadOnly: b.ReadOnly, Dev: b.Dev, Ino: b.Ino})
+			p.host.Shields = append(p.host.Shields, plan.Mount{Path: b.Path, ReadOnly: b.ReadOnly, Dev: b.Dev, Ino: b.Ino, Born: b.Born})
 		}
 		return err
 	})

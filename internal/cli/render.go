@@ -19,11 +19,15 @@ func (a *app) render() *cobra.Command {
 		Short: "Write out what the policy turns into, and print where",
 		Long: `Writes the Dockerfiles and the documents for gate and checker into the build
 directory. It is disposable, and needs no engine. The gate's address and this
-machine's Docker networks are filled in when a sandbox is brought up.`,
+machine's Docker networks are filled in when a sandbox is brought up. Files that
+shield a repository and are missing in it are made, empty, as at a start.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			p, err := a.load()
 			if err != nil {
+				return err
+			}
+			if err := a.agreed(c.Context(), p); err != nil {
 				return err
 			}
 			if err := a.ready(c.Context(), p, false); err != nil {

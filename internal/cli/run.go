@@ -39,15 +39,11 @@ agent's.`,
 
 func (a *app) runAgent(ctx context.Context, p *project, e *engine.Engine, args []string) error {
 	t := engine.Terminal{TTY: terminal(a.in) && terminal(a.out), Stdin: true}
-	if err := e.Clear(ctx, p.policy.File); err != nil {
+	unlock, err := a.begin(ctx, e, p, true)
+	if err != nil {
 		return err
 	}
-	if err := a.leftBehind(ctx, p); err != nil {
-		return err
-	}
-	if err := a.ready(ctx, p, true); err != nil {
-		return err
-	}
+	defer unlock()
 	w := a.lookBack(ctx, p)
 	g, id, err := a.bring(ctx, e, p, engine.PurposeRun, args, t)
 	if err != nil {
@@ -55,8 +51,9 @@ func (a *app) runAgent(ctx context.Context, p *project, e *engine.Engine, args [
 		return err
 	}
 	if err := w.begun(ctx); err != nil {
-		a.end(ctx, e, g, id)
-		w.abandon(p)
+		if a.end(ctx, e, g, id) {
+			w.abandon(p)
+		}
 		return err
 	}
 	code, err := e.Attach(ctx, id, t, a.in, a.out, a.err)
@@ -64,8 +61,8 @@ func (a *app) runAgent(ctx context.Context, p *project, e *engine.Engine, args [
 		fmt.Fprint(a.err, sane)
 	}
 	denied := a.denied(ctx, e, g)
-	a.end(ctx, e, g, id) // the agent's status stands, whatever becomes of its containers
-	w.end(ctx, a, p)
+	gone := a.end(ctx, e, g, id) // the agent's status stands, whatever becomes of its containers
+	w.end(ctx, a, p, gone)
 	if err != nil {
 		return err
 	}
@@ -107,11 +104,14 @@ func (a *app) bring(ctx context.Context, e *engine.Engine, p *project, purpose s
 	return g, id, nil
 }
 
-// end takes a sandbox away, and says so if it could not.
-func (a *app) end(ctx context.Context, e *engine.Engine, g *engine.Gate, services ...string) {
-	if left := e.End(ctx, g, services...); left != nil {
+// end takes a sandbox away, and says so if it could not. It reports whether all
+// of it is gone.
+func (a *app) end(ctx context.Context, e *engine.Engine, g *engine.Gate, services ...string) bool {
+	left := e.End(ctx, g, services...)
+	if left != nil {
 		fmt.Fprintf(a.err, "corral: not everything of %s was removed (corral down does it): %v\n", g.Plan.ID, left)
 	}
+	return left == nil
 }
 
 // denied says in one line what the agent asked for and did not get, or why

@@ -76,9 +76,9 @@ func (a *app) observe(ctx context.Context) (statusReport, error) {
 	}
 	r.Changed, r.Unbound = changed(now, members), unbound(now, members)
 	r.Well = !r.Unbound && !slices.ContainsFunc(r.Services, func(h engine.Health) bool { return !h.OK })
-	r.findings, err = changedSince(ctx, r.Sandbox)
-	if err != nil {
-		return r, fmt.Errorf("cannot tell what changed that this machine would execute: %w", err)
+	r.findings, r.blind = changedSince(ctx, r.Sandbox)
+	if r.blind != nil {
+		r.Well, r.Blind = false, printable.Escape(r.blind.Error())
 	}
 	for _, m := range members {
 		lost := wayback.Lost(binds(m.Shields))
@@ -103,7 +103,11 @@ type statusReport struct {
 	// WayBack is what the agent changed that this machine would execute.
 	WayBack []changedFile `json:"way_back"`
 
+	// Blind is why that cannot be told.
+	Blind string `json:"way_back_unknown,omitempty"`
+
 	findings []wayback.Finding
+	blind    error
 }
 
 // changed reports whether a sandbox was made from another policy than there is
@@ -157,7 +161,7 @@ func (a *app) showStatus(r statusReport, asJSON bool) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	showFindings(a.out, r.Sandbox, r.findings, nil)
+	showFindings(a.out, r.Sandbox, r.findings, r.blind)
 	return nil
 }
 

@@ -72,15 +72,11 @@ func (a *app) prove(ctx context.Context, e *engine.Engine, p *project) (proof *e
 		}
 		return a.proveRunning(ctx, e, p, gate, service)
 	}
-	if err := e.Clear(ctx, p.policy.File); err != nil {
+	unlock, err := a.begin(ctx, e, p, false)
+	if err != nil {
 		return nil, err
 	}
-	if err := a.leftBehind(ctx, p); err != nil {
-		return nil, err
-	}
-	if err := a.ready(ctx, p, false); err != nil {
-		return nil, err
-	}
+	defer unlock()
 	w := a.lookBack(ctx, p) // what the image brings is the agent's as well
 	g, id, err := a.bring(ctx, e, p, engine.PurposeVerify, []string{"sleep", "infinity"}, engine.Terminal{})
 	if err != nil {
@@ -88,8 +84,8 @@ func (a *app) prove(ctx context.Context, e *engine.Engine, p *project) (proof *e
 		return nil, err
 	}
 	defer func() {
-		a.end(ctx, e, g, id)
-		w.end(ctx, a, p)
+		gone := a.end(ctx, e, g, id)
+		w.end(ctx, a, p, gone)
 	}()
 	if err := w.begun(ctx); err != nil {
 		return nil, err

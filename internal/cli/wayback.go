@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -64,15 +65,18 @@ func (w *watch) begun(ctx context.Context) error {
 	return nil
 }
 
-// end says what has changed, and why that matters.
-func (w *watch) end(ctx context.Context, a *app, p *project) {
+// end says what has changed, and why that matters. If the agent may not be gone
+// yet, somebody will ask again.
+func (w *watch) end(ctx context.Context, a *app, p *project, gone bool) {
 	<-w.taken
 	findings, err := compare(ctx, w.before, w.err)
 	findings = wayback.Join(findings, w.watcher.Seen())
 	w.stop()
 	showFindings(a.err, p.id(), findings, err)
-	if err := keepBaseline(p.id(), nil); err != nil {
-		fmt.Fprintf(a.err, "corral: %s\n", printable.Escape(err.Error()))
+	if gone {
+		if err := keepBaseline(p.id(), nil); err != nil {
+			fmt.Fprintf(a.err, "corral: %s\n", printable.Escape(err.Error()))
+		}
 	}
 	if notice := p.notice(); notice != "" {
 		fmt.Fprintf(a.err, "corral: %s\n", notice)
@@ -83,13 +87,16 @@ func (w *watch) end(ctx context.Context, a *app, p *project) {
 func (w *watch) abandon(p *project) {
 	w.stop()
 	<-w.taken
-	_ = keepBaseline(p.id(), nil) // one that stays is compared with once more
+	_ = keepBaseline(p.id(), nil) // if it stays, the next start compares with it
 }
 
 // leftBehind tells what changed under a run that was cut short before it could
 // say so itself.
 func (a *app) leftBehind(ctx context.Context, p *project) error {
 	findings, err := changedSince(ctx, p.id())
+	if errors.Is(err, errNoBaseline) { // the earlier run told all itself
+		return nil
+	}
 	if err != nil || len(findings) > 0 {
 		fmt.Fprintln(a.err, "corral: an earlier run was cut short")
 	}
@@ -134,7 +141,7 @@ func (p *project) scope() wayback.Scope {
 func binds(shields []plan.Mount) []wayback.Bind {
 	var out []wayback.Bind
 	for _, s := range shields {
-		out = append(out, wayback.Bind{Path: s.Path, ReadOnly: s.ReadOnly, Dev: s.Dev, Ino: s.Ino})
+		out = append(out, wayback.Bind{Path: s.Path, ReadOnly: s.ReadOnly, Dev: s.Dev, Ino: s.Ino, Born: s.Born})
 	}
 	return out
 }
@@ -213,12 +220,18 @@ func changedSince(ctx context.Context, sandbox string) ([]wayback.Finding, error
 		return nil, err
 	}
 	b, err := state.Baseline(home, sandbox)
-	if err != nil || b == nil {
+	if err != nil {
 		return nil, err
+	}
+	if b == nil {
+		return nil, errNoBaseline
 	}
 	before, err := wayback.DecodeSnapshot(b)
 	return compare(ctx, before, err)
 }
+
+// errNoBaseline is a sandbox without a first look to compare with.
+var errNoBaseline = errors.New("what was there at the start is not recorded")
 
 // keepBaseline lets another corral compare with before; nil ends that.
 func keepBaseline(sandbox string, before *wayback.Snapshot) error {

@@ -9,8 +9,11 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"sync/atomic"
 	"syscall"
+
+	"github.com/corral-sandbox/corral/internal/printable"
 )
 
 // Statuses of every corral binary.
@@ -58,20 +61,48 @@ func Report(w io.Writer, program string, err error) int {
 	}
 	if errors.Is(err, context.Canceled) {
 		fmt.Fprintf(w, "%s: interrupted\n", program)
+		for _, other := range besides(err) { // what could not be cleared up
+			fmt.Fprintf(w, "%s: %s\n", program, shown(other))
+		}
 		return Interrupted
 	}
 	var e *Error
 	if !errors.As(err, &e) {
-		fmt.Fprintf(w, "%s: %v\n", program, err)
+		fmt.Fprintf(w, "%s: %s\n", program, shown(err))
 		return Failed
 	}
 	if !e.Quiet {
-		fmt.Fprintf(w, "%s: %v\n", program, err)
+		fmt.Fprintf(w, "%s: %s\n", program, shown(err))
 		if e.Hint != "" {
-			fmt.Fprintf(w, "  hint: %s\n", e.Hint)
+			fmt.Fprintf(w, "  hint: %s\n", printable.Escape(e.Hint))
 		}
 	}
 	return e.Status
+}
+
+// shown is an error's text, which may hold names and words of others.
+func shown(err error) string {
+	lines := strings.Split(err.Error(), "\n")
+	for i, l := range lines {
+		lines[i] = printable.Escape(l)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// besides are the parts of a joined error that are no interruption.
+func besides(err error) []error {
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		if errors.Is(err, context.Canceled) {
+			return nil
+		}
+		return []error{err}
+	}
+	var out []error
+	for _, part := range joined.Unwrap() {
+		out = append(out, besides(part)...)
+	}
+	return out
 }
 
 // Interrupted is the status of a program that SIGINT ended, as shells have it.

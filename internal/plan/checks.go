@@ -115,7 +115,7 @@ func verify(p *policy.Policy, h Host, g spec.Gate, s Service) []spec.Check {
 		}
 		blocked := spec.Check{Name: "port-not-listed-blocked:" + n.Domain, Host: n.Domain, Port: unlisted}
 		if unlisted == 0 {
-			blocked.Skip = "the policy lists every port for one name or another, and names may share an address"
+			blocked.Skip = "the policy opens every port of one name or another, and names may share an address"
 		}
 		checks = append(checks, blocked)
 	}
@@ -132,6 +132,9 @@ func declared(mounts []Mount) []spec.Mount {
 	var out []spec.Mount
 	for _, m := range mounts {
 		out = append(out, spec.Mount{Target: m.Path, ReadOnly: m.ReadOnly, Dev: m.Dev, Ino: m.Ino})
+		for _, below := range slices.Compact(slices.Clone(m.Submounts)) { // they come along
+			out = append(out, spec.Mount{Target: below, ReadOnly: m.ReadOnly})
+		}
 	}
 	return out
 }
@@ -158,10 +161,14 @@ func undeclared(g spec.Gate) uint16 {
 	return outside(granted)
 }
 
-// unlistedPort is granted to no name: names may share an address.
+// unlistedPort is granted to no name, since names may share an address; 0 if
+// there is none.
 func unlistedPort(g spec.Gate) uint16 {
 	granted := map[uint16]bool{}
 	for _, n := range g.Names {
+		if n.AnyPort {
+			return 0
+		}
 		for _, p := range n.Ports {
 			granted[p] = true
 		}

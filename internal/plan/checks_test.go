@@ -1,8 +1,10 @@
 package plan
 
 import (
+	"slices"
 	"testing"
 
+	"github.com/corral-sandbox/corral/internal/policy"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
 
@@ -25,7 +27,42 @@ func TestUnlistedPort(t *testing.T) {
 			t.Errorf("%s: %d, want %d", name, got, tt.want)
 		}
 	}
+	if got := unlistedPort(spec.Gate{Names: []spec.Name{{Ports: []uint16{443}}, {AnyPort: true}}}); got != 0 {
+		t.Errorf("any: %d", got)
+	}
 	if got := unlistedPort(spec.Gate{Names: []spec.Name{every}}); got != 0 {
 		t.Errorf("all: %d", got)
+	}
+}
+
+// What is mounted below a mount comes along, and is declared as it must be.
+func TestSubmountsAreDeclared(t *testing.T) {
+	got := specMounts([]Mount{{Path: "/n", ReadOnly: true, Dev: 1, Ino: 2, Submounts: []string{"/n/a", "/n/a", "/n/b"}}})
+	want := []spec.Mount{
+		{Target: spec.GuestDir, ReadOnly: true}, {Target: "/tmp"},
+		{Target: "/n", ReadOnly: true, Dev: 1, Ino: 2}, {Target: "/n/a", ReadOnly: true}, {Target: "/n/b", ReadOnly: true},
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%+v", got)
+	}
+}
+
+// The policy itself is never writable, by whatever name.
+func TestPolicyIsNotWritable(t *testing.T) {
+	p := &policy.Policy{File: "/x/corral.yaml", Self: policy.Mount{Path: "/x/corral.yaml", Dev: 1, Ino: 9}, Mode: policy.Run}
+	for _, tt := range []struct {
+		mount policy.Mount
+		ok    bool
+	}{
+		{policy.Mount{Path: "/x/corral.yaml", Dev: 1, Ino: 9}, false},
+		{policy.Mount{Path: "/other/name", Dev: 1, Ino: 9}, false},
+		{policy.Mount{Path: "/x/corral.yaml", ReadOnly: true, Dev: 1, Ino: 9}, true},
+		{policy.Mount{Path: "/x/other", Dev: 1, Ino: 8}, true},
+		{policy.Mount{Path: "/x/other", Dev: 2, Ino: 9}, true},
+	} {
+		p.Mounts = []policy.Mount{tt.mount}
+		if err := unplannable(p, Host{}); (err == nil) != tt.ok {
+			t.Errorf("%+v: %v", tt.mount, err)
+		}
 	}
 }

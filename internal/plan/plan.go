@@ -89,6 +89,7 @@ type Mount struct {
 	Path     string
 	ReadOnly bool
 	Dev, Ino uint64
+	Born     int64 // when it was made, of a shield; 0 if that is not known
 	// Submounts are mounted below Path: with ReadOnly they must be so as well.
 	Submounts []string
 }
@@ -115,6 +116,11 @@ func unplannable(p *policy.Policy, h Host) error {
 	}
 	if most := int64(h.CPUs) * 1e9; most > 0 && p.Resources.NanoCPUs > most {
 		refuse(p.Origins["resources.cpus"], fmt.Sprintf("write %d, or less", h.CPUs), "resources.cpus is more than this machine has: %d", h.CPUs)
+	}
+	for _, m := range p.Mounts {
+		if !m.ReadOnly && p.File != "" && (m.Path == p.File || m.Ino == p.Self.Ino && m.Dev == p.Self.Dev && m.Ino != 0) {
+			refuse(m.Pos, "list it under ro, or not at all", "the policy itself cannot be writable: the agent would write what the next start obeys")
+		}
 	}
 	return all.Err()
 }

@@ -39,7 +39,13 @@ func readme(p *policy.Policy, g spec.Gate, s Service) []byte {
 		}
 		fmt.Fprintf(&b, "  %s  %s\n", m.Path, how)
 	}
-	if len(s.Shields) > 0 {
+	switch {
+	case len(s.Shields) == 0:
+	case p.Git.DirReadOnly:
+		b.WriteString("The repositories in them are read-only: git can look and not commit.\n")
+	case p.Git.ConfigWritable:
+		b.WriteString("Of the repositories in them, the hooks are read-only: the rest of git works.\n")
+	default:
 		b.WriteString("Of the repositories in them, hooks and configuration are read-only: commits, branches and work trees work,\n")
 		b.WriteString("git config and hooks do not.\n")
 	}

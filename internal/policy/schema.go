@@ -29,6 +29,9 @@ func Parse(file string, src []byte) (*Policy, error) {
 	return p, nil
 }
 
+// Digest is that of a policy's bytes, as Policy has it.
+func Digest(src []byte) string { return fmt.Sprintf("sha256:%x", sha256.Sum256(src)) }
+
 // policy is what can be read of src; it is a policy only if d.errs stays empty.
 func (d *decoder) policy(src []byte) *Policy {
 	p := &Policy{
@@ -36,7 +39,7 @@ func (d *decoder) policy(src []byte) *Policy {
 		Egress:    Egress{Defaults: true, Refresh: "auto"},
 		Image:     Image{Base: DefaultBase},
 		Resources: Resources{Pids: DefaultPids},
-		Digest:    fmt.Sprintf("sha256:%x", sha256.Sum256(src)),
+		Digest:    Digest(src),
 		Origins:   d.origins,
 	}
 	root := d.document(src)

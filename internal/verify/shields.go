@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"path"
-	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -24,10 +23,13 @@ func gitShielded(_ context.Context, c spec.Check, e *env) finding {
 	if err != nil {
 		return untold("%v", err)
 	}
-	var complaints []string
+	var complaints, unknown []string
 	for _, s := range c.Mount {
 		target := path.Clean(s.Target)
-		i := slices.IndexFunc(all, func(m mount) bool { return m.target == target })
+		i := len(all) - 1 // of several on each other the last is the one in force
+		for i >= 0 && all[i].target != target {
+			i--
+		}
 		if i < 0 {
 			complaints = append(complaints, target+" is not shielded")
 			continue
@@ -45,11 +47,14 @@ func gitShielded(_ context.Context, c spec.Check, e *env) finding {
 		case err == nil:
 			complaints = append(complaints, target+" can be written")
 		case !errors.Is(err, unix.EROFS) && !refused(err):
-			return untold("%s: %v", target, err)
+			unknown = append(unknown, fmt.Sprintf("%s: %v", target, err))
 		}
 	}
-	if len(complaints) > 0 {
+	switch {
+	case len(complaints) > 0:
 		return failed("%s", list(complaints))
+	case len(unknown) > 0:
+		return untold("%s", list(unknown))
 	}
 	return ok()
 }

@@ -1,0 +1,35 @@
+package state
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrLocked is a sandbox that another corral is busy with.
+var ErrLocked = errors.New("another corral is bringing it up, or looks after it")
+
+// Lock keeps other processes from bringing up the same sandbox, until the
+// result is called or this process ends. It does not wait.
+func Lock(home, sandbox string) (unlock func(), err error) {
+	dir := filepath.Join(home, sandbox)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	switch err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); {
+	case errors.Is(err, unix.EWOULDBLOCK):
+		f.Close()
+		return nil, fmt.Errorf("%s: %w", sandbox, ErrLocked)
+	case err != nil:
+		f.Close()
+		return nil, &os.PathError{Op: "flock", Path: f.Name(), Err: err}
+	}
+	return func() { f.Close() }, nil
+}
