@@ -122,7 +122,7 @@ func TestWideningAsksAgain(t *testing.T) {
 		{"profile: shell\nname: wide\negress:\n  allow: [{domain: api.allowed.test, liveness: false}, {domain: evil.test, liveness: false}]\n", true, "! + egress.allow  evil.test"},
 		{"profile: shell\nname: wide\n", false, ""},
 		{"profile: shell\nname: wide\negress:\n  allow: [{domain: api.allowed.test, liveness: false}]\n", true, "! + egress.allow  api.allowed.test"},
-		{"profile: shell\nname: wide\nhooks:\n  pre_launch: [touch X]\n", true, "! + hooks.pre_launch  touch X"},
+		{"profile: shell\nname: wide\nhooks:\n  pre_launch: [touch X]\n", true, "! + hooks.pre_launch  on this machine, as you: touch X"},
 	} {
 		s.write("corral.yaml", tt.policy)
 		r := s.corral("render")

@@ -188,7 +188,7 @@ func TestPolicyReplacedOnTheHost(t *testing.T) {
 		t.Fatalf("the agent could not edit it after all, which this test needs: %v %s", err, b)
 	}
 	r := s.corral("run", "--", "true")
-	if r.code != 2 || !strings.Contains(r.err, "! + hooks.pre_launch  touch X") {
+	if r.code != 2 || !strings.Contains(r.err, "! + hooks.pre_launch  on this machine, as you: touch X") {
 		t.Errorf("the next start: %v", r)
 	}
 	if _, err := os.Stat(filepath.Join(s.dir, "X")); err == nil {
