@@ -21,11 +21,11 @@ project's image stays, for the next run.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			// The policy itself is not read: it may be anything by now.
-			file, _, err := a.find()
+			e, err := a.connect(c.Context())
 			if err != nil {
 				return err
 			}
-			e, err := a.connect(c.Context())
+			file, err := a.governed(c.Context(), e)
 			if err != nil {
 				return err
 			}

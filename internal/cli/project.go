@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -142,6 +144,33 @@ func (a *app) find() (file, dir string, err error) {
 		fmt.Fprintf(a.err, "corral: project directory %s\n", printable.Escape(dir))
 	}
 	return file, dir, nil
+}
+
+// governed is the policy file of what is up here: the one that find finds, or
+// one nearer that a sandbox was made from and that is gone since.
+func (a *app) governed(ctx context.Context, e *engine.Engine) (string, error) {
+	file, _, err := a.find()
+	if a.policy != "" {
+		return file, err
+	}
+	members, listErr := e.Members(ctx, "")
+	dir, pathErr := filepath.Abs(cmp.Or(a.project, "."))
+	if pathErr == nil {
+		dir, pathErr = filepath.EvalSymlinks(dir)
+	}
+	if err := errors.Join(listErr, pathErr); err != nil {
+		return "", err
+	}
+	for {
+		nearer := filepath.Join(dir, policy.FileName)
+		if nearer == file || dir == "/" {
+			return file, err
+		}
+		if slices.ContainsFunc(members, func(m engine.Member) bool { return m.Policy == nearer }) {
+			return nearer, nil
+		}
+		dir = filepath.Dir(dir)
+	}
 }
 
 // location is the path of a file that may not be there, with the links on the

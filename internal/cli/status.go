@@ -46,11 +46,11 @@ func (a *app) status() *cobra.Command {
 // observe looks at what is up of a policy. The policy itself may be anything by
 // now: it is read only where nothing is up.
 func (a *app) observe(ctx context.Context) (statusReport, error) {
-	file, _, err := a.find()
+	e, err := a.connect(ctx)
 	if err != nil {
 		return statusReport{}, err
 	}
-	e, err := a.connect(ctx)
+	file, err := a.governed(ctx, e)
 	if err != nil {
 		return statusReport{}, err
 	}

@@ -88,9 +88,16 @@ func TestPolicyChangedMeanwhile(t *testing.T) {
 			t.Errorf("status of a broken policy: %v", r)
 		}
 	}
+	if err := os.Remove(filepath.Join(s.dir, "corral.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	if r := s.corral("status"); r.code != 1 || !strings.Contains(r.out, s.id+" (the policy was changed") || !strings.Contains(r.out, "its read-only bind in the sandbox is gone") {
+		t.Errorf("status of a policy that is gone: %v", r)
+	}
 	if r := s.corral("down"); r.code != 0 || len(s.containers()) != 0 {
 		t.Errorf("down: %v, left %v", r, s.containers())
 	}
+	s.write("corral.yaml", nothing)
 }
 
 // The engine makes an empty volume where one is missing: it is noticed and
