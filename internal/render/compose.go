@@ -93,8 +93,11 @@ func JoinVariables(gate string) (instance, netns string) {
 }
 
 const composeHead = `# The containers of this sandbox as corral brings them up, for Docker Compose.
-# Made from the policy, which is the place for changes. The gate proves its
-# rules first; each service wants to know which run of the gate it joins:
+# Made from the policy, which is the place for changes. To be read, and to start
+# from: what corral itself brings up is what its tests prove, not this file yet.
+# It wants CORRAL_GATE_IMAGE and CORRAL_GUEST_VOLUME, which corral install makes.
+# The gate proves its rules first; each service wants to know which run of the
+# gate it joins:
 #
 #   docker compose up --detach --wait main-gate
 #   docker compose exec main-gate /opt/corral/bin/corral-gate status --json
