@@ -65,7 +65,7 @@ func binds(g *Gate, s plan.Service, recursive bool) []mount.Mount {
 	out := []mount.Mount{{Type: mount.TypeVolume, Source: g.Guests, Target: spec.GuestDir, ReadOnly: true,
 		VolumeOptions: &mount.VolumeOptions{NoCopy: true}}}
 	for _, m := range s.Mounts {
-		out = append(out, mount.Mount{Type: mount.TypeBind, Source: m.Path, Target: m.Path, ReadOnly: m.ReadOnly,
+		out = append(out, mount.Mount{Type: mount.TypeBind, Source: m.Path, Target: m.Target(), ReadOnly: m.ReadOnly,
 			BindOptions: &mount.BindOptions{
 				Propagation:            mount.PropagationRPrivate,
 				ReadOnlyForceRecursive: m.ReadOnly && recursive,

@@ -105,6 +105,9 @@ func verify(p *policy.Policy, h Host, g spec.Gate, s Service) []spec.Check {
 		spec.Check{Name: "gateway-closed", Addr: g.Gateway, Ports: ungranted(g, 22, 80, 443, 2375, 2376)},
 		spec.Check{Name: "host-port-undeclared-blocked", Addr: g.Gateway, Port: undeclared(g)},
 	)
+	for _, port := range g.HostPorts {
+		checks = append(checks, spec.Check{Name: fmt.Sprintf("host-service:%d", port), Addr: g.Gateway, Port: port})
+	}
 	unlisted := unlistedPort(g)
 	for _, n := range g.Names {
 		if n.AnyPort {
@@ -131,7 +134,7 @@ func specMounts(mounts []Mount) []spec.Mount {
 func declared(mounts []Mount) []spec.Mount {
 	var out []spec.Mount
 	for _, m := range mounts {
-		out = append(out, spec.Mount{Target: m.Path, ReadOnly: m.ReadOnly, Dev: m.Dev, Ino: m.Ino})
+		out = append(out, spec.Mount{Target: m.Target(), ReadOnly: m.ReadOnly, Dev: m.Dev, Ino: m.Ino})
 		for _, below := range slices.Compact(slices.Clone(m.Submounts)) { // they come along
 			out = append(out, spec.Mount{Target: below, ReadOnly: m.ReadOnly})
 		}
@@ -158,7 +161,7 @@ func undeclared(g spec.Gate) uint16 {
 	for _, p := range g.HostPorts {
 		granted[p] = true
 	}
-	return outside(granted)
+	return spare(granted)
 }
 
 // unlistedPort is granted to no name, since names may share an address; 0 if
@@ -173,11 +176,11 @@ func unlistedPort(g spec.Gate) uint16 {
 			granted[p] = true
 		}
 	}
-	return outside(granted)
+	return spare(granted)
 }
 
-// outside is a port that is not granted, 0 if all are.
-func outside(granted map[uint16]bool) uint16 {
+// spare is a port that is not granted, 0 if all are.
+func spare(granted map[uint16]bool) uint16 {
 	const first = 8445 // nothing common
 	port := uint16(first)
 	for range math.MaxUint16 {

@@ -5,6 +5,7 @@
 package plan
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -20,9 +21,11 @@ import (
 
 // Host is what a plan needs to know of the machine.
 type Host struct {
-	UID, GID  uint32   // whose agent it is
-	Homes     []string // that person's home on the host, by whatever record
-	CPUs      int      // processors; 0 if that is not known
+	UID, GID uint32   // whose agent it is
+	Homes    []string // that person's home on the host, by whatever record
+	CPUs     int      // processors; 0 if that is not known
+	// Resolvers are the name servers to pin with, in order. Those on loopback are
+	// asked through a relay.
 	Resolvers []netip.Addr
 	Probes    spec.Probes
 	Subnet    netip.Prefix   // all of corral's addresses on this machine
@@ -51,6 +54,8 @@ type Plan struct {
 	Network     Network
 	Gates       []Gate
 	Services    []Service
+	// Relays must answer before the gates are started.
+	Relays []Relay
 }
 
 // Gate owns the network namespace of the services that join it.
@@ -84,9 +89,11 @@ type Service struct {
 	Verify   []spec.Check // proves the whole
 }
 
-// Mount binds a path of the host at the same path inside.
+// Mount binds a path of the host, at the same path inside unless Inside says
+// otherwise.
 type Mount struct {
 	Path     string
+	Inside   string // where it is inside, if that is another path
 	ReadOnly bool
 	Dev, Ino uint64
 	Born     int64 // when it was made, of a shield; 0 if that is not known
@@ -94,11 +101,23 @@ type Mount struct {
 	Submounts []string
 }
 
+// Target is where a mount is inside.
+func (m Mount) Target() string { return cmp.Or(m.Inside, m.Path) }
+
+// Relay carries what gates ask of one port of the gateway's address to
+// loopback of the host. One serves all sandboxes that need it.
+type Relay struct {
+	Port uint16
+	// DNS are the name servers on loopback that lookups, by UDP and TCP, are
+	// carried to. If there are none, TCP is carried to 127.0.0.1 at Port.
+	DNS []netip.Addr
+}
+
 // ErrNoResolver is a policy with names on a machine without a usable resolver.
 type ErrNoResolver struct{ Names int }
 
 func (e ErrNoResolver) Error() string {
-	return fmt.Sprintf("the policy lists %d names and this machine has no name server outside 127.0.0.0/8 to pin them with", e.Names)
+	return fmt.Sprintf("the policy lists %d names and this machine has no name server to pin them with", e.Names)
 }
 
 // unplannable are the places of a policy that ask for what cannot be brought
@@ -110,9 +129,6 @@ func unplannable(p *policy.Policy, h Host) error {
 	}
 	if p.Mode == policy.Daemon {
 		refuse(p.Origins["mode"], "write mode: run, or leave it out", "mode: daemon is read by this version, and cannot be brought up yet")
-	}
-	if len(p.HostServices) > 0 {
-		refuse(p.HostServices[0].Pos, "leave it out", "host_services are read by this version, and cannot be brought up yet")
 	}
 	if most := int64(h.CPUs) * 1e9; most > 0 && p.Resources.NanoCPUs > most {
 		refuse(p.Origins["resources.cpus"], fmt.Sprintf("write %d, or less", h.CPUs), "resources.cpus is more than this machine has: %d", h.CPUs)
@@ -169,8 +185,14 @@ func Build(p *policy.Policy, prof *profile.Profile, h Host, address netip.Addr, 
 		Never:   h.Never,
 		Probes:  h.Probes,
 	}}
+	carried := relays(p)
+	gate.Spec.HostPorts = ports(p)
 	if len(names) > 0 {
-		gate.Spec.Resolvers = h.Resolvers
+		resolvers, upstream := outside(h.Resolvers, network.Gateway)
+		gate.Spec.Resolvers = resolvers
+		if len(upstream) > 0 {
+			carried = append(carried, Relay{Port: dnsPort, DNS: upstream})
+		}
 	}
 	bound, err := mounts(p, h.Shields)
 	if err != nil {
@@ -207,6 +229,7 @@ func Build(p *policy.Policy, prof *profile.Profile, h Host, address netip.Addr, 
 		Network:    network,
 		Gates:      []Gate{gate},
 		Services:   []Service{svc},
+		Relays:     carried,
 	}
 	if slices.ContainsFunc(bound, func(m Mount) bool { return m.Path == p.File }) {
 		planned.PolicyInode = Inode(p.Self.Dev, p.Self.Ino)

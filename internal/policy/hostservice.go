@@ -89,6 +89,9 @@ func (d *decoder) servicePort(n *yaml.Node, path string) uint16 {
 		return 0
 	}
 	p, message, hint := port(n)
+	if message == "" && p == nameService {
+		message, hint = "53 is the port of name servers, and lookups would carry anything out", "names are answered inside without it; list them under egress.allow"
+	}
 	if message == "" {
 		return p
 	}
@@ -98,3 +101,7 @@ func (d *decoder) servicePort(n *yaml.Node, path string) uint16 {
 	d.errorf(n, hint, "%s: %s", path, message)
 	return 0
 }
+
+// nameService is a port that no policy can grant: whoever reaches a name server
+// reaches every other one through it.
+const nameService = 53

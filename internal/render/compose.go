@@ -237,7 +237,7 @@ func composeService(p *plan.Plan, s plan.Service) (container, error) {
 		c.Command = append(c.Command, data(word))
 	}
 	for _, m := range s.Mounts {
-		v := volume{Type: "bind", Source: data(m.Path), Target: data(m.Path), ReadOnly: m.ReadOnly, Bind: &bind{Propagation: "rprivate"}}
+		v := volume{Type: "bind", Source: data(m.Path), Target: data(m.Target()), ReadOnly: m.ReadOnly, Bind: &bind{Propagation: "rprivate"}}
 		if m.ReadOnly {
 			v.Bind.Recursive = "readonly"
 		}
