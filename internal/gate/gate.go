@@ -28,6 +28,7 @@ const usage = `usage: corral-gate COMMAND
   serve               close the namespace, open what the document grants, and watch (PID 1)
   status [--json]     how it is; exit 1 unless it is ready
   verdicts --after N  what became of packets from probe ports since mark N, as JSON
+  trial               what a gate could rely on here, a feature a line (PID 1 of an empty namespace)
   version
 `
 
@@ -42,12 +43,14 @@ func run(ctx context.Context, stdout, stderr io.Writer, args []string) error {
 	}
 	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
-	asJSON, after := false, uint64(0)
+	asJSON, after, tried := false, uint64(0), trial{}
 	switch args[0] {
 	case "status":
 		flags.BoolVar(&asJSON, "json", false, "")
 	case "verdicts":
 		flags.Uint64Var(&after, "after", 0, "")
+	case "trial":
+		tried.flags(flags)
 	}
 	if err := flags.Parse(args[1:]); err != nil {
 		return exit.Invalidf(usage, "%s: %w", args[0], err)
@@ -69,6 +72,8 @@ func run(ctx context.Context, stdout, stderr io.Writer, args []string) error {
 		}
 		_, err = stdout.Write(answer)
 		return err
+	case "trial":
+		return tried.run(ctx, stdout)
 	case "version":
 		_, err := fmt.Fprintf(stdout, "corral-gate %s\n", spec.Release())
 		return err

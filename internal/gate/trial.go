@@ -1,0 +1,235 @@
+package gate
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/corral-sandbox/corral/internal/exit"
+	"github.com/corral-sandbox/corral/internal/netfilter"
+	"github.com/corral-sandbox/corral/internal/spec"
+)
+
+// trial says what a gate could rely on here: an event a line for each feature
+// of the kernel, by the rules and sets that need it. It is for a container
+// that is thrown away afterwards.
+type trial struct {
+	file  string // to be read first
+	reach string // ADDR:PORT to be connected to, and nothing else tried
+	out   io.Writer
+	bad   bool
+}
+
+func (t *trial) flags(f *flag.FlagSet) {
+	f.StringVar(&t.file, "read", "", "")
+	f.StringVar(&t.reach, "reach", "", "")
+}
+
+// reachTimeout tells a lost packet from a slow one between neighbours: the
+// kernel repeats it after one second.
+const reachTimeout = 2500 * time.Millisecond
+
+func (t *trial) run(ctx context.Context, out io.Writer) error {
+	t.out = out
+	if t.reach != "" {
+		t.say("reach", "", dial(ctx, t.reach))
+		return t.verdict()
+	}
+	if err := alone(); err != nil {
+		return exit.Invalidf("it closes the network of wherever it runs, so it must be the first process of a container without one (--network none)",
+			"trial: %w", err)
+	}
+	if t.file != "" {
+		said, err := readLine(t.file)
+		t.say("read", said, err)
+	}
+	k, err := netfilter.Open(ctx)
+	if err != nil {
+		t.say("backend", "", err)
+		return t.verdict()
+	}
+	t.say("backend", k.Backend(), nil)
+	for _, f := range features {
+		t.say(f.name, "", f.try(ctx, k))
+	}
+	return t.verdict()
+}
+
+func (t *trial) say(feature, detail string, err error) {
+	ev := spec.Event{Version: spec.Version, Check: feature, Result: spec.OK, Detail: detail}
+	if err != nil {
+		ev.Result, ev.Detail = spec.Failed, err.Error()
+		t.bad = true
+	}
+	b, err := json.Marshal(ev)
+	if err != nil {
+		panic(err) // strings and numbers
+	}
+	_, err = fmt.Fprintf(t.out, "%s\n", b)
+	t.bad = t.bad || err != nil
+}
+
+func (t *trial) verdict() error {
+	if t.bad {
+		return exit.Status(exit.Failed)
+	}
+	return nil
+}
+
+// alone is nil in the first process of a namespace that leads nowhere. The
+// devices that some kernels put into every namespace are down.
+func alone() error {
+	if os.Getpid() != 1 {
+		return errors.New("it runs as PID 1 only")
+	}
+	interfaces, err := net.Interfaces()
+	if err != nil {
+		return err
+	}
+	for _, i := range interfaces {
+		if i.Flags&net.FlagUp != 0 && i.Flags&net.FlagLoopback == 0 {
+			return fmt.Errorf("interface %s is up", i.Name)
+		}
+	}
+	return nil
+}
+
+// dial connects and hangs up.
+func dial(ctx context.Context, to string) error {
+	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
+	defer cancel()
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "tcp4", to)
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}
+
+// maxRead is far above what the caller writes into the file.
+const maxRead = 256
+
+func readLine(file string) (string, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxRead))
+	return strings.TrimSpace(string(b)), err
+}
+
+// feature is one thing that a gate needs of the kernel.
+type feature struct {
+	name string
+	try  func(context.Context, *netfilter.Kernel) error
+}
+
+// features are all of them. Each that is a match or a target is tried by
+// itself, so that the one that is missing has a name; "rules" are those of a
+// gate, read back.
+var features = []feature{
+	{"policies", func(ctx context.Context, k *netfilter.Kernel) error { return k.Close(ctx) }},
+	{"set-hash-ip", func(ctx context.Context, k *netfilter.Kernel) error { return k.ApplySets(ctx, trialSets[1]) }},
+	{"set-hash-ip-port", func(ctx context.Context, k *netfilter.Kernel) error { return k.ApplySets(ctx, trialSets[0]) }},
+	match("set-match", "-p tcp -m tcp -m set --match-set "+setPins+" dst,dst"),
+	match("owner-match", fmt.Sprintf("-m owner --uid-owner %d", spec.WorkerUID)),
+	match("conntrack-match", "-m conntrack --ctstate ESTABLISHED"),
+	match("addrtype-match", "-o lo -m addrtype --dst-type LOCAL"),
+	match("limit-match", limitAudit),
+	target("nflog-target", "", nflog(recordAudit, "trial")),
+	{"nflog-socket", func(context.Context, *netfilter.Kernel) error {
+		f, err := openRecords()
+		if err != nil {
+			return err
+		}
+		return f.Close()
+	}},
+	target("reject-target", "", "REJECT --reject-with icmp-admin-prohibited"),
+	target("reset-target", "-p tcp", "REJECT --reject-with tcp-reset"),
+	{"rules", tryRules},
+}
+
+func match(name, words string) feature { return target(name, words, "DROP") }
+
+// target tries one rule in a chain of its own.
+func target(name, words, goal string) feature {
+	return feature{name, func(ctx context.Context, k *netfilter.Kernel) error {
+		return k.Apply(ctx, netfilter.Ruleset{Family: netfilter.IPv4, Chains: []netfilter.Chain{{
+			Name: "trial", Rules: []netfilter.Rule{{ID: name, Match: words, Target: goal, Reason: "whether the kernel has it"}},
+		}}})
+	}}
+}
+
+// What the trial's document and pins grant: addresses for documentation.
+var (
+	trialSpec = spec.Gate{
+		Gateway:   netip.MustParseAddr("192.0.2.1"),
+		Resolvers: []netip.Addr{netip.MustParseAddr("192.0.2.53")},
+		HostPorts: []uint16{443},
+	}
+	trialSets = sets([]spec.Pin{
+		{Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.7")}, Ports: []uint16{443}},
+		{Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.8")}, AnyPort: true},
+	})
+)
+
+// tryRules puts a gate's own rules and sets in place at each stage and reads
+// them back.
+func tryRules(ctx context.Context, k *netfilter.Kernel) error {
+	if err := k.ApplySets(ctx, trialSets...); err != nil {
+		return err
+	}
+	for _, at := range []stage{closed, resolving, serving} {
+		for _, want := range rulesets(trialSpec, at) {
+			if want.Family == netfilter.IPv6 && !k.HasIPv6() {
+				continue
+			}
+			if err := k.Apply(ctx, want); err != nil {
+				return err
+			}
+			if at != serving { // chains of a later stage are left alone
+				continue
+			}
+			got, err := k.Read(ctx, want.Family)
+			if err != nil {
+				return err
+			}
+			if diff := netfilter.Diff(want, without(got, "trial")); len(diff) > 0 {
+				return errors.New(strings.Join(diff, "; "))
+			}
+		}
+	}
+	var names []string
+	for _, s := range trialSets {
+		names = append(names, s.Name)
+	}
+	got, err := k.ReadSets(ctx, names...)
+	if err != nil {
+		return err
+	}
+	if netfilter.Digest(nil, got) != netfilter.Digest(nil, trialSets) {
+		return errors.New("the sets do not hold what they were filled with")
+	}
+	return nil
+}
+
+// without is a ruleset less one chain.
+func without(r netfilter.Ruleset, chain string) netfilter.Ruleset {
+	var left []netfilter.Chain
+	for _, c := range r.Chains {
+		if c.Name != chain {
+			left = append(left, c)
+		}
+	}
+	r.Chains = left
+	return r
+}
