@@ -1,9 +1,9 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/corral-sandbox/corral/internal/exit"
+	"github.com/corral-sandbox/corral/internal/host"
 	"github.com/corral-sandbox/corral/internal/plan"
 	"github.com/corral-sandbox/corral/internal/policy"
 	"github.com/corral-sandbox/corral/internal/printable"
@@ -58,9 +59,13 @@ in force. Nothing of it has an effect.`,
 			if err != nil {
 				return err
 			}
+			machine, err := p.settingsRows()
+			if err != nil {
+				return err
+			}
 			r := policyReport{
 				Version: spec.Version, File: p.policy.File, Sandbox: p.id(), Accepted: !d.asks(),
-				Policy: p.effective(), Rows: append(p.rows(), p.settingsRows()...), Notes: a.notes(c.Context(), p),
+				Policy: p.effective(), Rows: append(p.rows(), machine...), Notes: a.notes(c.Context(), p),
 			}
 			if asJSON {
 				_, err := a.out.Write(printable.JSON(spec.Encode(r)))
@@ -80,26 +85,36 @@ in force. Nothing of it has an effect.`,
 	return c
 }
 
-// settingsRows are this machine's settings as they are in force.
-func (p *project) settingsRows() []policy.Row {
-	row := func(key, value string) policy.Row { return policy.Row{Key: key, Value: value, Origin: "this machine"} }
+// settingsRows are this machine's settings as they are in force for p.
+func (p *project) settingsRows() ([]policy.Row, error) {
+	w, err := wishes()
+	if err != nil {
+		return nil, err
+	}
+	row := func(key, value string) policy.Row {
+		return policy.Row{Key: key, Value: value, Origin: cmp.Or(w.origins[key], "default")}
+	}
+	subnet := "chosen by corral install"
+	if w.Subnet.IsValid() {
+		subnet = w.Subnet.String()
+	}
 	var servers []string
 	for _, r := range p.host.Resolvers {
-		servers = append(servers, r.String())
+		s := r.String()
+		if r.IsLoopback() {
+			s += " (by way of the DNS relay)"
+		}
+		servers = append(servers, s)
 	}
-	if servers == nil {
-		servers = []string{"none: names cannot be pinned"}
-	}
-	probes := p.host.Probes
-	subnet := "chosen by corral install"
-	if os.Getenv("CORRAL_SUBNET") != "" {
-		subnet = p.host.Subnet.String()
-	}
-	return []policy.Row{
+	rows := []policy.Row{
 		row("subnet", subnet),
-		row("resolvers", strings.Join(servers, ", ")),
-		row("probes", fmt.Sprintf("unlisted %v, resolver %v, metadata %v, ipv6 %v", probes.Unlisted, probes.Resolver, probes.Metadata, probes.IPv6)),
+		row("resolvers", cmp.Or(strings.Join(servers, ", "), "none: names cannot be pinned")),
+		row("ca_bundle", cmp.Or(w.CABundle, "none")),
 	}
+	for _, name := range host.ProbeNames {
+		rows = append(rows, row("probes."+name, w.Probe(name).String()))
+	}
+	return rows, nil
 }
 
 func (a *app) policyCheck() *cobra.Command {

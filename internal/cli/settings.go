@@ -2,25 +2,58 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
+	"path/filepath"
 
 	"github.com/corral-sandbox/corral/internal/engine"
 	"github.com/corral-sandbox/corral/internal/exit"
 	"github.com/corral-sandbox/corral/internal/host"
 	"github.com/corral-sandbox/corral/internal/plan"
+	"github.com/corral-sandbox/corral/internal/policy"
+	"github.com/corral-sandbox/corral/internal/spec"
 )
 
-// wished are this machine's choices as the person made them. The subnet is
-// zero if they left it to corral.
-func wished() (host.Settings, error) {
-	set, err := host.FromEnvironment()
-	if err == nil && set.Subnet.IsValid() {
-		_, err = plan.Divide(set.Subnet)
-	}
+// wish is what a person chose for this machine, the probes completed.
+type wish struct {
+	host.Settings
+	origins map[string]string // of what was chosen: config.yaml:LINE, or a variable
+}
+
+// wishes are the choices of who runs corral: in the environment, else in the
+// settings file.
+func wishes() (wish, error) {
+	uid := host.Caller()
+	home := host.Homes(uid)[0]
+	env, err := host.FromEnvironment(home)
 	if err != nil {
-		return set, exit.Invalidf("", "%w", err)
+		return wish{}, exit.Invalidf("", "%w", err)
 	}
-	return set, nil
+	file, at, err := policy.LoadSettings(host.SettingsFile(home), home, uid)
+	if err != nil {
+		return wish{}, err
+	}
+	w := wish{env.Or(file).Or(host.Settings{Probes: spec.DefaultProbes()}), map[string]string{}}
+	for _, key := range file.Keys() {
+		w.origins[key] = fmt.Sprintf("%s:%d", filepath.Base(at[key].File), at[key].Line)
+	}
+	for _, key := range env.Keys() {
+		w.origins[key] = host.Variable(key)
+	}
+	if w.Subnet.IsValid() {
+		if _, err := plan.Divide(w.Subnet); err != nil {
+			return wish{}, exit.Invalidf("", "%s: %w", w.origins["subnet"], err)
+		}
+	}
+	return w, nil
+}
+
+// wished are this machine's choices as the person made them. The subnet is
+// zero if they left it to corral, and so are the resolvers and the CA bundle if
+// they named none.
+func wished() (host.Settings, error) {
+	w, err := wishes()
+	return w.Settings, err
 }
 
 // settings are this machine's choices with the defaults filled in, and the

@@ -6,7 +6,6 @@ package host
 import (
 	"bufio"
 	"fmt"
-	"io"
 	"math"
 	"net"
 	"net/netip"
@@ -104,36 +103,49 @@ func HasIPv6() bool {
 	return err == nil
 }
 
-// Resolvers returns the IPv4 name servers of this machine that a gate can use:
-// those of /etc/resolv.conf, or systemd-resolved's own list behind its stub.
-func Resolvers() []netip.Addr {
-	for _, file := range []string{"/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"} {
-		f, err := os.Open(file)
-		if err != nil {
-			continue
+// Resolvers returns the name servers of this machine: those of /etc/resolv.conf
+// that a gate can ask itself, else those of systemd-resolved's own list behind
+// its stub, else those of /etc/resolv.conf on loopback, which a relay must ask.
+// There may be none.
+func Resolvers() []netip.Addr { return resolversAt("/") }
+
+func resolversAt(root string) []netip.Addr {
+	listed := nameservers(filepath.Join(root, "etc/resolv.conf"))
+	behind := nameservers(filepath.Join(root, "run/systemd/resolve/resolv.conf"))
+	for _, c := range []struct {
+		servers []netip.Addr
+		fit     func(netip.Addr) bool
+	}{{listed, direct}, {behind, direct}, {listed, relayed}} {
+		var out []netip.Addr
+		for _, a := range c.servers {
+			if c.fit(a) && !slices.Contains(out, a) {
+				out = append(out, a)
+			}
 		}
-		servers := nameservers(f)
-		f.Close()
-		if len(servers) > 0 {
-			return servers
+		if out != nil {
+			return out
 		}
 	}
 	return nil
 }
 
-func nameservers(r io.Reader) []netip.Addr {
+// nameservers are the addresses that a resolv.conf lists, none if there is no
+// such file.
+func nameservers(file string) []netip.Addr {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
 	var out []netip.Addr
-	for s := bufio.NewScanner(r); s.Scan(); {
+	for s := bufio.NewScanner(f); s.Scan(); {
 		f := strings.Fields(s.Text())
 		if len(f) < 2 || f[0] != "nameserver" {
 			continue
 		}
-		if a, err := netip.ParseAddr(f[1]); err == nil && usable(a) {
+		if a, err := netip.ParseAddr(f[1]); err == nil {
 			out = append(out, a)
 		}
 	}
 	return out
 }
-
-// usable reports whether a gate can ask a name server at that address.
-func usable(a netip.Addr) bool { return a.Is4() && !a.IsLoopback() && !a.IsUnspecified() }

@@ -10,17 +10,39 @@ import (
 	"testing"
 )
 
-func TestNameservers(t *testing.T) {
-	for in, want := range map[string]string{
-		"nameserver 10.0.0.1\n":                               "[10.0.0.1]",
-		"nameserver 127.0.0.53\n":                             "[]",
-		"# nameserver 1.2.3.4\nnameserver\t192.168.1.1 # x\n": "[192.168.1.1]",
-		"nameserver fe80::1%eth0\nnameserver 10.1.1.1":        "[10.1.1.1]",
-		"nameserver 0.0.0.0\nsearch example\n":                "[]",
-		"":                                                    "[]",
+// R130: a split-DNS resolver on loopback counts only where nothing else does.
+func TestResolvers(t *testing.T) {
+	for _, c := range []struct{ name, etc, behind, want string }{
+		{"one", "nameserver 10.0.0.1\n", "", "[10.0.0.1]"},
+		{"several, in order, once each", "nameserver 10.0.0.2\nnameserver 10.0.0.1\nnameserver 10.0.0.2\n", "", "[10.0.0.2 10.0.0.1]"},
+		{"comments and blanks", "# nameserver 1.2.3.4\nnameserver\t192.168.1.1 # x\nnameserver\nnameserver x\n", "", "[192.168.1.1]"},
+		{"no end of line", "nameserver fe80::1%eth0\nnameserver 10.1.1.1", "", "[10.1.1.1]"},
+		{"a stub before systemd's list", "nameserver 127.0.0.53\n", "nameserver 10.0.0.1\n", "[10.0.0.1]"},
+		{"one beside a stub", "nameserver 127.0.0.53\nnameserver 10.0.0.2\n", "nameserver 10.0.0.1\n", "[10.0.0.2]"},
+		{"a stub alone", "nameserver 127.0.0.53\noptions edns0\n", "", "[127.0.0.53]"},
+		{"a stub before a list that a gate cannot ask", "nameserver 127.0.0.53\n", "nameserver 2001:db8::1\nnameserver 127.0.0.54\n", "[127.0.0.53]"},
+		{"loopback of both families", "nameserver ::1\nnameserver 127.1.2.3\n", "", "[::1 127.1.2.3]"},
+		{"neighbours of loopback", "nameserver 126.255.255.255\nnameserver 128.0.0.0\nnameserver ::2\n", "", "[126.255.255.255 128.0.0.0]"},
+		{"mapped, with a zone", "nameserver ::ffff:127.0.0.1\nnameserver ::1%lo\nnameserver ::ffff:10.0.0.1\n", "", "[]"},
+		{"no server", "nameserver 0.0.0.0\nnameserver ::\nnameserver 224.0.0.251\nnameserver 255.255.255.255\nsearch example\n", "", "[]"},
+		{"systemd's list alone", "", "nameserver 10.0.0.1\n", "[10.0.0.1]"},
+		{"nothing", "", "", "[]"},
 	} {
-		if got := fmt.Sprint(nameservers(strings.NewReader(in))); got != want {
-			t.Errorf("nameservers(%q) = %s, want %s", in, got, want)
+		root := t.TempDir()
+		for file, text := range map[string]string{"etc/resolv.conf": c.etc, "run/systemd/resolve/resolv.conf": c.behind} {
+			if text == "" {
+				continue
+			}
+			file = filepath.Join(root, file)
+			if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := fmt.Sprint(resolversAt(root)); got != c.want {
+			t.Errorf("%s: %s, want %s", c.name, got, c.want)
 		}
 	}
 }
