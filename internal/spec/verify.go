@@ -32,6 +32,10 @@ type Check struct {
 	Skip string `json:"skip,omitempty"`
 }
 
+// SecretMin is how long a secret must be to be looked for, in bytes: anything
+// shorter is found in files that have nothing to do with it.
+const SecretMin = 8
+
 // Kind is the part of the name before the first colon.
 func (c Check) Kind() string {
 	kind, _, _ := strings.Cut(c.Name, ":")

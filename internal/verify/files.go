@@ -7,6 +7,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -68,7 +69,8 @@ func noDockerSocket(_ context.Context, c spec.Check, e *env) finding {
 
 // noCredentialDir: NAME (after the colon) is neither in $HOME nor in the
 // host's home, which Paths name. What the agent itself made in the container's
-// own layer holds nothing of anybody's.
+// own layer holds nothing of anybody's, nor does what Mount declares in $HOME:
+// that is a sandbox's own.
 func noCredentialDir(_ context.Context, c spec.Check, e *env) finding {
 	_, name, _ := strings.Cut(c.Name, ":")
 	if name == "" {
@@ -80,7 +82,7 @@ func noCredentialDir(_ context.Context, c spec.Check, e *env) finding {
 	for _, home := range append([]string{e.home}, c.Paths...) {
 		p := path.Join(home, name)
 		switch fi, err := os.Lstat(e.path(p)); {
-		case err == nil && home == e.home && e.selfMade(p, fi):
+		case err == nil && home == e.home && (declares(c.Mount, p) || e.selfMade(p, fi)):
 		case err == nil:
 			return failed("%s exists", p)
 		case !absent(err), errors.Is(err, fs.ErrPermission) && e.hides(p):
@@ -88,6 +90,11 @@ func noCredentialDir(_ context.Context, c spec.Check, e *env) finding {
 		}
 	}
 	return ok()
+}
+
+// declares says whether a mount is declared at p, or below it.
+func declares(mounts []spec.Mount, p string) bool {
+	return slices.ContainsFunc(mounts, func(m spec.Mount) bool { return within(path.Clean(m.Target), p) })
 }
 
 // hides says whether a directory on the way to p is this user's: who owns it

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"net/netip"
@@ -90,12 +91,35 @@ func allowed(ctx context.Context, c spec.Check, e *env) finding {
 	return reach(ctx, addrs, c.Port)
 }
 
-// hostService: Addr accepts TCP on Port.
+// hostService: Addr accepts TCP on Port and holds on to the connection for a
+// moment. Whoever carries it to the host's loopback accepts before it has asked
+// there, and resets if nobody answers.
 func hostService(ctx context.Context, c spec.Check, _ *env) finding {
+	const (
+		limit  = 1500 * time.Millisecond // less than a check's, so that the reason is told
+		moment = 150 * time.Millisecond
+	)
 	if !c.Addr.IsValid() || c.Port == 0 {
 		return untold("no address and port")
 	}
-	return reach(ctx, []netip.Addr{c.Addr}, c.Port)
+	d := net.Dialer{Timeout: limit}
+	conn, err := d.DialContext(ctx, "tcp", netip.AddrPortFrom(c.Addr, c.Port).String())
+	if err == nil {
+		defer conn.Close()
+		_ = conn.SetReadDeadline(time.Now().Add(moment))
+		_, err = conn.Read(make([]byte, 1))
+		if err == nil || errors.Is(err, io.EOF) || errors.Is(err, os.ErrDeadlineExceeded) {
+			return ok()
+		}
+	}
+	switch {
+	case errors.Is(err, unix.ECONNRESET), errors.Is(err, unix.ECONNREFUSED):
+		return failed("nothing listens on 127.0.0.1:%d of the host", c.Port)
+	case fateOf(err) == silent:
+		// A cut cable looks the same from here.
+		return untold("nobody answers: %v", cause(err))
+	}
+	return failed("%v", err)
 }
 
 // reach tries addresses side by side until one accepts. Silence tells nothing
