@@ -29,24 +29,29 @@ const usage = `usage: corral-gate COMMAND
   status [--json]     how it is; exit 1 unless it is ready
   verdicts --after N  what became of packets from probe ports since mark N, as JSON
   trial               what a gate could rely on here, a feature a line (PID 1 of an empty namespace)
+  relay [--dns] LISTEN TARGET...
+                      carry from an address of the host to its loopback, for listed sources (a relay's PID 1)
+  relay-sources       list them: a document on standard input, in force on return
   version
 `
 
 // Main runs one command and returns the exit status.
-func Main(ctx context.Context, _ io.Reader, stdout, stderr io.Writer, args []string) int {
-	return exit.Report(stderr, "corral-gate", run(ctx, stdout, stderr, args))
+func Main(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args []string) int {
+	return exit.Report(stderr, "corral-gate", run(ctx, stdin, stdout, stderr, args))
 }
 
-func run(ctx context.Context, stdout, stderr io.Writer, args []string) error {
+func run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args []string) error {
 	if len(args) == 0 {
 		return exit.Invalidf(usage, "no command")
 	}
 	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
-	asJSON, after, tried := false, uint64(0), trial{}
+	asJSON, dns, after, tried := false, false, uint64(0), trial{}
 	switch args[0] {
 	case "status":
 		flags.BoolVar(&asJSON, "json", false, "")
+	case "relay":
+		flags.BoolVar(&dns, "dns", false, "")
 	case "verdicts":
 		flags.Uint64Var(&after, "after", 0, "")
 	case "trial":
@@ -55,7 +60,7 @@ func run(ctx context.Context, stdout, stderr io.Writer, args []string) error {
 	if err := flags.Parse(args[1:]); err != nil {
 		return exit.Invalidf(usage, "%s: %w", args[0], err)
 	}
-	if flags.NArg() > 0 {
+	if flags.NArg() > 0 && args[0] != "relay" {
 		return exit.Invalidf(usage, "%s takes no %q", args[0], flags.Arg(0))
 	}
 	switch args[0] {
@@ -74,6 +79,10 @@ func run(ctx context.Context, stdout, stderr io.Writer, args []string) error {
 		return err
 	case "trial":
 		return tried.run(ctx, stdout)
+	case "relay":
+		return carry(ctx, stdout, dns, flags.Args())
+	case "relay-sources":
+		return tellSources(ctx, stdin)
 	case "version":
 		_, err := fmt.Fprintf(stdout, "corral-gate %s\n", spec.Release())
 		return err
