@@ -5,20 +5,27 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/corral-sandbox/corral/internal/exit"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
 
 const (
 	// livenessTimeout is how long a name may take to accept a connection.
 	livenessTimeout = 5 * time.Second
+	// answerWithin is how long a host service's connection is watched: the relay
+	// accepts before it has asked the service, and resets when nobody is there,
+	// which on loopback it knows at once.
+	answerWithin = 150 * time.Millisecond
 	// maxDials bounds the connections tried at the same time.
 	maxDials = 128
 	// httpsPort is where the unlisted address is tried.
@@ -125,6 +132,7 @@ func (g *gate) checkLiveness(ctx context.Context) error {
 	type target struct {
 		what, ok string
 		to       []netip.AddrPort
+		host     bool // one of the host's own services
 	}
 	var targets []target
 	for _, p := range g.pins {
@@ -141,7 +149,7 @@ func (g *gate) checkLiveness(ctx context.Context) error {
 	}
 	for _, port := range sorted(g.spec.HostPorts) {
 		t := fmt.Sprintf("host service on port %d", port)
-		targets = append(targets, target{t, t, []netip.AddrPort{netip.AddrPortFrom(g.spec.Gateway, port)}})
+		targets = append(targets, target{t, t, []netip.AddrPort{netip.AddrPortFrom(g.spec.Gateway, port)}, true})
 	}
 	slots := make(chan struct{}, maxDials)
 	failures := make([]error, len(targets))
@@ -149,20 +157,75 @@ func (g *gate) checkLiveness(ctx context.Context) error {
 	var tasks errgroup.Group
 	for i, t := range targets {
 		tasks.Go(func() error {
-			reached[i], failures[i] = connectAny(ctx, slots, t.to)
+			if t.host {
+				reached[i], failures[i] = t.to[0], answers(ctx, t.to[0])
+			} else {
+				reached[i], failures[i] = connectAny(ctx, slots, t.to)
+			}
 			return nil
 		})
 	}
 	tasks.Wait()
 	var failed []error
+	var hints []string
 	for i, t := range targets {
-		if failures[i] != nil {
+		switch {
+		case failures[i] == nil:
+			g.sayf("OK: %s accepts connections at %s", t.ok, reached[i])
+		case t.host:
+			err, hint := hostFailure(t.to[0], failures[i])
+			failed, hints = append(failed, fmt.Errorf("%s: %w", t.what, err)), append(hints, hint)
+		default:
 			failed = append(failed, fmt.Errorf("%s: accepts no connection: %w", t.what, failures[i]))
-			continue
 		}
-		g.sayf("OK: %s accepts connections at %s", t.ok, reached[i])
+	}
+	if len(hints) > 0 {
+		return exit.Failedf(strings.Join(hints, "; "), "%w", errors.Join(failed...))
 	}
 	return errors.Join(failed...)
+}
+
+// answers is nil if a host service accepts a connection and somebody is behind
+// it: data comes, or an orderly end, or for a moment nothing at all.
+func answers(ctx context.Context, to netip.AddrPort) error {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "tcp", to.String())
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := conn.SetReadDeadline(time.Now().Add(answerWithin)); err != nil {
+		return err
+	}
+	_, err = conn.Read(make([]byte, 1))
+	if errors.Is(err, io.EOF) || errors.Is(err, os.ErrDeadlineExceeded) {
+		return nil
+	}
+	return err
+}
+
+// bridge is the interface of the corral network on the host.
+const bridge = "corral0"
+
+// hostFailure says in plain words why a host service does not answer, and what
+// to do. Somebody who refuses at once was reached, so that only the service is
+// missing; who is silent was not.
+func hostFailure(to netip.AddrPort, err error) (plain error, hint string) {
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ECONNRESET):
+		return fmt.Errorf("nothing listens on 127.0.0.1:%d of this machine", to.Port()),
+			fmt.Sprintf("start what listens on port %d, or take it out of host_services (ss -ltn shows what listens)", to.Port())
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, syscall.ETIMEDOUT), errors.Is(err, syscall.EHOSTUNREACH):
+		return fmt.Errorf("the relay listens on %v, and nothing that is sent there from the sandbox arrives: a firewall of this machine drops it", to),
+			"let it in: " + letIn(to, "tcp")
+	}
+	return err, fmt.Sprintf("start what listens on port %d, or take it out of host_services", to.Port())
+}
+
+// letIn is how common firewalls of the host let in what gates send to it.
+func letIn(to netip.AddrPort, proto string) string {
+	return fmt.Sprintf(`with ufw: ufw allow in on %s to %v port %d proto %s; with firewalld: firewall-cmd --add-rich-rule='rule family="ipv4" destination address="%v" port port="%d" protocol="%s" accept', and again with --permanent`,
+		bridge, to.Addr(), to.Port(), proto, to.Addr(), to.Port(), proto)
 }
 
 // connectAny returns the first of the destinations to accept a connection.

@@ -8,11 +8,14 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
 	"github.com/corral-sandbox/corral/internal/exit"
 	"github.com/corral-sandbox/corral/internal/netfilter"
+	"github.com/corral-sandbox/corral/internal/resolve"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
 
@@ -164,7 +167,7 @@ func (g *gate) startWorker(ctx context.Context) error {
 // tellWorker gives the worker what it may answer lookups with.
 func (g *gate) tellWorker(ctx context.Context, serving bool) error {
 	p := g.spec.Probes
-	return g.worker.set(ctx, table{Instance: g.instance, Pins: tableOf(g.pins), Serving: serving,
+	return g.worker.set(ctx, table{Instance: g.instance, Pins: tableOf(g.named()), Serving: serving,
 		Own: []netip.Addr{p.Unlisted, p.Resolver, dockerResolver.Addr()}})
 }
 
@@ -196,7 +199,7 @@ func (g *gate) resolve(ctx context.Context) error {
 func (g *gate) pin(context.Context) error {
 	pins, unpinned, err := decide(g.spec, g.resolved, time.Now())
 	if err != nil {
-		return &exit.Error{Status: exit.Failed, Err: err, Hint: "correct the name, or take it out of the policy; CORRAL_RESOLVERS says which name servers are asked"}
+		return &exit.Error{Status: exit.Failed, Err: err, Hint: g.unresolved(err)}
 	}
 	for _, u := range unpinned {
 		g.sayf("warning: %s (%s) stays closed: %s", u.Domain, u.Origin, u.Reason)
@@ -210,6 +213,18 @@ func (g *gate) pin(context.Context) error {
 	g.pins, g.unpinned = pins, unpinned
 	g.mu.Unlock()
 	return nil
+}
+
+// unresolved is what to do about names that cannot be pinned. Where the name
+// server is the host's own and silent, it may be that the firewall is.
+func (g *gate) unresolved(err error) string {
+	silence := strings.TrimPrefix((&resolve.Error{Kind: resolve.Timeout}).Error(), ": ")
+	if at := g.spec.Gateway; slices.Contains(g.spec.Resolvers, at) && strings.Contains(err.Error(), silence) {
+		to := netip.AddrPortFrom(at, dnsPort)
+		return fmt.Sprintf("the name server of this machine is asked at %v, where corral's relay listens: see that it answers on this machine itself, and that no firewall drops what comes in by %s (%s; the same with proto tcp)",
+			to, bridge, letIn(to, "udp"))
+	}
+	return "correct the name, or take it out of the policy; CORRAL_RESOLVERS says which name servers are asked"
 }
 
 // enforce fills the sets before the rules that refer to them, and replaces the
@@ -242,7 +257,7 @@ func (g *gate) enforce(ctx context.Context) error {
 // tellNames lets services find the pinned names: in the hosts file, and at the
 // names server for programs that read no hosts file.
 func (g *gate) tellNames(ctx context.Context) error {
-	if err := writeNames(g.pins); err != nil {
+	if err := writeNames(g.named()); err != nil {
 		return fmt.Errorf("names: %w", err)
 	}
 	if err := g.tellWorker(ctx, false); err != nil {
