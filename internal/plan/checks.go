@@ -15,10 +15,28 @@ import (
 const Home = "/home/agent"
 
 // credentials are the stores that must never be visible inside, below either
-// home.
+// home: those of the person's that no policy may mount.
 var credentials = []string{
-	".ssh", ".aws", ".gnupg", ".kube", ".docker", ".netrc", ".claude",
-	".config/gh", ".config/gcloud", ".azure", ".password-store", ".mozilla",
+	".ssh", ".gnupg", ".pki", ".putty", ".step", ".config/age", ".config/sops", ".password-store", ".config/op",
+	".config/1Password", ".config/Bitwarden", ".config/Bitwarden CLI", ".config/keepassxc",
+	".local/share/keyrings", ".local/share/kwalletd", ".gnome2/keyrings", ".Xauthority", ".ICEauthority", ".aws",
+	".azure", ".config/gcloud", ".boto", ".oci", ".config/doctl", ".config/hcloud", ".config/scw", ".fly",
+	".config/netlify", ".local/share/com.vercel.cli", ".config/.wrangler", ".config/stripe", ".databrickscfg",
+	".snowflake", ".kaggle", ".s3cfg", ".config/rclone", ".kube", ".talos", ".docker", ".config/containers",
+	".config/helm", ".terraform.d", ".terraformrc", ".pulumi", ".vault-token", ".netrc", ".authinfo",
+	".authinfo.gpg", ".smbcredentials", ".pgpass", ".my.cnf", ".mylogin.cnf", ".subversion", ".git-credentials",
+	".config/git/credentials", ".config/gh", ".config/hub", ".config/github-copilot", ".config/glab-cli",
+	".npmrc", ".yarnrc.yml", ".pypirc", ".config/pip", ".cargo/credentials", ".cargo/credentials.toml",
+	".gem/credentials", ".m2/settings.xml", ".gradle/gradle.properties", ".composer/auth.json",
+	".cache/huggingface/token", ".claude", ".claude.json", ".local/share/opencode", ".codex", ".gemini",
+	".hermes", ".config/goose", ".config/Code", ".config/Cursor", ".mozilla", ".config/google-chrome",
+	".config/chromium", ".config/BraveSoftware", ".config/microsoft-edge", ".config/vivaldi", ".config/opera",
+	".librewolf", ".var/app", "snap", ".thunderbird", ".local/share/evolution", ".config/evolution", ".msmtprc",
+	".mbsyncrc", ".fetchmailrc", ".config/Signal", ".config/Slack", ".config/discord",
+	".local/share/TelegramDesktop", ".bitcoin", ".ethereum", ".electrum", ".vnc", ".local/share/remmina",
+	".bash_history", ".zsh_history", ".zhistory", ".histfile", ".zsh_sessions", ".local/share/fish",
+	".python_history", ".node_repl_history", ".psql_history", ".mysql_history", ".sqlite_history",
+	".rediscli_history", ".lesshst",
 }
 
 // handover lists what must hold, seen from the agent's own side, before the
@@ -53,10 +71,16 @@ func verify(p *policy.Policy, h Host, g spec.Gate, s Service) []spec.Check {
 		{Name: "no-docker-socket:/run/docker.sock", Path: "/run/docker.sock"},
 	}
 	for _, dir := range credentials {
-		checks = append(checks, spec.Check{Name: "no-credential-dir:" + dir, Paths: h.Homes})
+		checks = append(checks, spec.Check{Name: "no-credential-dir:" + dir, Paths: h.Homes, Mount: declared(own(s.Mounts))})
+	}
+	leak := spec.Check{Name: "secret-absent-elsewhere", Names: s.Secrets, Mount: declared(s.Mounts)}
+	if len(s.Secrets) == 0 {
+		leak.Skip = "the policy has no secrets"
 	}
 	checks = append(checks,
+		spec.Check{Name: "host-home-only-mounts", Paths: h.Homes, Mount: specMounts(s.Mounts)},
 		spec.Check{Name: "mounts-only-declared", Mount: specMounts(s.Mounts)},
+		leak,
 		spec.Check{Name: "policy-inputs-absent", Paths: []string{spec.GateFile, filepath.Dir(spec.GateSocket)}},
 	)
 	for _, path := range []string{spec.GuestDir + "/bin/corral-verify", "/etc/corral/README", "/etc/gitconfig", "/etc/resolv.conf", "/etc/hosts"} {
@@ -72,14 +96,14 @@ func verify(p *policy.Policy, h Host, g spec.Gate, s Service) []spec.Check {
 		if s.shield(m) {
 			continue
 		}
-		name := "rw-writable:" + m.Path
+		name := "rw-writable:" + m.Target()
 		switch {
 		case m.Path == p.File:
 			name = "policy-read-only"
 		case m.ReadOnly:
-			name = "ro-unwritable:" + m.Path
+			name = "ro-unwritable:" + m.Target()
 		}
-		checks = append(checks, spec.Check{Name: name, Path: m.Path})
+		checks = append(checks, spec.Check{Name: name, Path: m.Target()})
 	}
 	checks = append(checks, spec.Check{Name: "pids-limited", Limit: s.Pids})
 	if s.Memory > 0 {
@@ -105,6 +129,7 @@ func verify(p *policy.Policy, h Host, g spec.Gate, s Service) []spec.Check {
 		spec.Check{Name: "gateway-closed", Addr: g.Gateway, Ports: ungranted(g, 22, 80, 443, 2375, 2376)},
 		spec.Check{Name: "host-port-undeclared-blocked", Addr: g.Gateway, Port: undeclared(g)},
 	)
+	checks = append(checks, spec.Check{Name: "no-port-published"})
 	for _, port := range g.HostPorts {
 		checks = append(checks, spec.Check{Name: fmt.Sprintf("host-service:%d", port), Addr: g.Gateway, Port: port})
 	}
@@ -129,6 +154,12 @@ func verify(p *policy.Policy, h Host, g spec.Gate, s Service) []spec.Check {
 // binaries, a /tmp of its own, and what the plan binds.
 func specMounts(mounts []Mount) []spec.Mount {
 	return append([]spec.Mount{{Target: spec.GuestDir, ReadOnly: true}, {Target: "/tmp"}}, declared(mounts)...)
+}
+
+// own are the mounts that are not at their path of the host: a sandbox's own
+// state, in a place of the agent's.
+func own(mounts []Mount) []Mount {
+	return slices.DeleteFunc(slices.Clone(mounts), func(m Mount) bool { return m.Inside == "" })
 }
 
 func declared(mounts []Mount) []spec.Mount {

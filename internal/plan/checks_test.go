@@ -1,6 +1,8 @@
 package plan
 
 import (
+	"os"
+	"regexp"
 	"slices"
 	"testing"
 
@@ -64,5 +66,77 @@ func TestPolicyIsNotWritable(t *testing.T) {
 		if err := unplannable(p, Host{}); (err == nil) != tt.ok {
 			t.Errorf("%+v: %v", tt.mount, err)
 		}
+	}
+}
+
+// What of the person's no policy may mount is what must not be seen inside:
+// the two lists are one. What corral and the engine keep for themselves is no
+// store of the person's.
+func TestCredentialsAreThePolicysWalls(t *testing.T) {
+	table, err := os.ReadFile("../policy/guard.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var walls []string
+	for _, row := range regexp.MustCompile(`(?m)^\t\{"~/([^"]+)", `).FindAllStringSubmatch(string(table), -1) {
+		if !slices.Contains([]string{".config/corral", ".local/share/corral", ".local/share/docker"}, row[1]) {
+			walls = append(walls, row[1])
+		}
+	}
+	if len(walls) < 100 {
+		t.Fatalf("%d rows were found", len(walls))
+	}
+	listed := slices.Sorted(slices.Values(credentials))
+	slices.Sort(walls)
+	if !slices.Equal(listed, walls) {
+		for _, name := range walls {
+			if !slices.Contains(listed, name) {
+				t.Errorf("%s is a wall and is not checked for", name)
+			}
+		}
+		for _, name := range listed {
+			if !slices.Contains(walls, name) {
+				t.Errorf("%s is checked for and is no wall", name)
+			}
+		}
+	}
+}
+
+// checked is the check of a name for a service.
+func checked(t *testing.T, s Service, name string) spec.Check {
+	t.Helper()
+	all := verify(&policy.Policy{}, Host{Homes: []string{"/home/u"}}, spec.Gate{}, s)
+	i := slices.IndexFunc(all, func(c spec.Check) bool { return c.Name == name })
+	if i < 0 {
+		t.Fatalf("no check is called %s", name)
+	}
+	return all[i]
+}
+
+func TestSecretsAreLookedFor(t *testing.T) {
+	const name = "secret-absent-elsewhere"
+	if c := checked(t, Service{}, name); c.Skip == "" {
+		t.Errorf("without secrets: %+v", c)
+	}
+	c := checked(t, Service{Secrets: []string{"A", "B"}, Mounts: []Mount{{Path: "/opt/p"}}}, name)
+	if c.Skip != "" || !slices.Equal(c.Names, []string{"A", "B"}) || len(c.Mount) != 1 || c.Mount[0].Target != "/opt/p" {
+		t.Errorf("%+v", c)
+	}
+}
+
+// A mount that is elsewhere inside is looked at there, and is the sandbox's own
+// where a store of the person's would be.
+func TestChecksLookInside(t *testing.T) {
+	s := Service{Mounts: []Mount{{Path: "/home/u/p"}, {Path: "/state/x", Inside: Home + "/.local/share/opencode"}}}
+	if c := checked(t, s, "rw-writable:"+Home+"/.local/share/opencode"); c.Path != Home+"/.local/share/opencode" {
+		t.Errorf("%+v", c)
+	}
+	c := checked(t, s, "no-credential-dir:.local/share/opencode")
+	if len(c.Mount) != 1 || c.Mount[0].Target != Home+"/.local/share/opencode" || !slices.Equal(c.Paths, []string{"/home/u"}) {
+		t.Errorf("%+v", c)
+	}
+	home := checked(t, s, "host-home-only-mounts")
+	if !slices.Equal(home.Paths, []string{"/home/u"}) || !slices.ContainsFunc(home.Mount, func(m spec.Mount) bool { return m.Target == "/home/u/p" }) {
+		t.Errorf("%+v", home)
 	}
 }

@@ -145,9 +145,11 @@ func Join(c spec.Check, ev spec.Event, verdicts []spec.Verdict) spec.Event {
 			return ev
 		}
 	}
-	if c.Kind() == "port-not-listed-blocked" && !slices.ContainsFunc(ev.Probes, func(p spec.Probe) bool { return p.Port == c.Port }) {
-		ev.Result, ev.Detail = spec.Untold, fmt.Sprintf("no probe was sent to port %d", c.Port)
-		return ev
+	for _, proto := range mustUse(c) {
+		if !slices.ContainsFunc(ev.Probes, func(p spec.Probe) bool { return p.Proto == proto && p.Port == c.Port }) {
+			ev.Result, ev.Detail = spec.Untold, fmt.Sprintf("no probe was sent to %s port %d", proto, c.Port)
+			return ev
+		}
 	}
 	for _, p := range ev.Probes {
 		rejected := false
@@ -188,6 +190,17 @@ func mustProbe(c spec.Check) []netip.Addr {
 		return []netip.Addr{c.Addr, probes.Resolver, probes.Metadata, dockerResolver}
 	case "gateway-closed", "host-port-undeclared-blocked", "peer-unreachable":
 		return []netip.Addr{c.Addr}
+	}
+	return nil
+}
+
+// mustUse lists the protocols by which a check must have tried its own port.
+func mustUse(c spec.Check) []string {
+	switch c.Kind() {
+	case "port-not-listed-blocked":
+		return []string{"tcp"}
+	case "host-port-undeclared-blocked":
+		return []string{"tcp", "udp"}
 	}
 	return nil
 }

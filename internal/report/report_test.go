@@ -84,6 +84,30 @@ func TestJoinWantsTheProbes(t *testing.T) {
 	}
 }
 
+// A check about one port has tried that one, by every protocol it is about.
+func TestJoinWantsThePort(t *testing.T) {
+	gateway := netip.MustParseAddr("172.30.0.1")
+	c := spec.Check{Name: "host-port-undeclared-blocked", Addr: gateway, Port: 40001}
+	for _, tt := range []struct {
+		name   string
+		probes []spec.Probe
+		want   spec.Result
+	}{
+		{"both", []spec.Probe{{Proto: "tcp", Source: 61000, Addr: gateway, Port: 40001}, {Proto: "udp", Source: 61001, Addr: gateway, Port: 40001}}, spec.OK},
+		{"TCP alone", []spec.Probe{{Proto: "tcp", Source: 61000, Addr: gateway, Port: 40001}}, spec.Untold},
+		{"UDP alone", []spec.Probe{{Proto: "udp", Source: 61000, Addr: gateway, Port: 40001}}, spec.Untold},
+		{"the port beside it", []spec.Probe{{Proto: "tcp", Source: 61000, Addr: gateway, Port: 40002}, {Proto: "udp", Source: 61001, Addr: gateway, Port: 40001}}, spec.Untold},
+	} {
+		var verdicts []spec.Verdict
+		for _, p := range tt.probes {
+			verdicts = append(verdicts, spec.Verdict{Proto: p.Proto, Source: p.Source, Addr: p.Addr, Port: p.Port, Outcome: spec.OutcomeRejected, Rule: "gateway"})
+		}
+		if got := Join(c, spec.Event{Check: c.Name, Result: spec.OK, Probes: tt.probes}, verdicts); got.Result != tt.want {
+			t.Errorf("%s: %+v", tt.name, got)
+		}
+	}
+}
+
 // Only the plan says what does not apply.
 func TestCompleteTakesNoExcuses(t *testing.T) {
 	checks := []spec.Check{{Name: "a"}, {Name: "b", Skip: "not here"}, {Name: "c"}, {Name: "d", Skip: "not here"}}

@@ -41,6 +41,10 @@ func TestNoCredentialDir(t *testing.T) {
 		want(t, tree(t, map[string]string{"/home/agent/.config/gh/": "", "/proc/self/mountinfo": mounts}), c, result, "")
 	}
 	want(t, tree(t, map[string]string{"/home/agent/.config/gh/": ""}), c, spec.Failed, "/home/agent/.config/gh exists")
+	// A sandbox's own state is there because it was declared.
+	state := spec.Check{Name: c.Name, Paths: c.Paths, Mount: []spec.Mount{{Target: "/home/agent/.config/gh"}}}
+	want(t, tree(t, map[string]string{"/home/agent/.config/gh/": "", "/proc/self/mountinfo": dockerMounts + mounted}), state, spec.OK, "")
+	want(t, tree(t, map[string]string{"/home/u/.config/gh/": "", "/proc/self/mountinfo": dockerMounts + mounted}), state, spec.Failed, "/home/u/.config/gh exists")
 	e := tree(t, nil)
 	e.home = ""
 	want(t, e, c, spec.Untold, "HOME")

@@ -17,7 +17,7 @@ import (
 
 // mostHomeEntries bounds what is looked at below the homes: they hold mounts
 // and the directories on the way to them.
-const mostHomeEntries = 10_000
+const mostHomeEntries = 2_000
 
 // hostHomeOnlyMounts: below each of Paths, the person's homes on the host,
 // there is nothing but what Mount declares, the directories that lead to it,
