@@ -15,8 +15,9 @@ import (
 func readme(p *policy.Policy, g spec.Gate, s Service) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "You run inside a corral sandbox (%s).\n\n", g.Sandbox)
-	b.WriteString("Network: only the names below answer, on the ports given, by TCP. Everything else is refused at once;\n")
-	b.WriteString("trying again will not help. No other name resolves, and no DNS server can be reached.\n")
+	b.WriteString("Network: only the names below answer, on the ports given, by TCP. Everything else is refused at once\n")
+	b.WriteString("(connection refused or reset; no such name), and trying again will not help. No other name resolves, and no\n")
+	b.WriteString("DNS server can be reached.\n")
 	if len(g.Names) == 0 {
 		b.WriteString("  (no name is allowed)\n")
 	}
@@ -26,6 +27,13 @@ func readme(p *policy.Policy, g spec.Gate, s Service) []byte {
 			ports = strings.Trim(fmt.Sprint(n.Ports), "[]")
 		}
 		fmt.Fprintf(&b, "  %s  %s\n", n.Domain, ports)
+	}
+	if len(p.HostServices) > 0 {
+		b.WriteString("\nServices of the host: these answer here, by TCP, under the host's name. No other port of it does. A connection\n")
+		b.WriteString("that is accepted and then reset means that the service itself does not run.\n")
+		for _, h := range p.HostServices {
+			fmt.Fprintf(&b, "  %s  %s:%d\n", h.Name, HostName, h.Port)
+		}
 	}
 	b.WriteString("\nFiles: these directories of the host are here under their own paths. Everything else you write is gone\n")
 	b.WriteString("when the sandbox ends.\n")
@@ -37,7 +45,7 @@ func readme(p *policy.Policy, g spec.Gate, s Service) []byte {
 		if m.ReadOnly {
 			how = "read-only"
 		}
-		fmt.Fprintf(&b, "  %s  %s\n", m.Path, how)
+		fmt.Fprintf(&b, "  %s  %s\n", m.Target(), how)
 	}
 	switch {
 	case len(s.Shields) == 0:
