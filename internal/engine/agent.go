@@ -111,11 +111,11 @@ func environment(env map[string]string, secrets []secret.Var) []string {
 }
 
 // End takes a service and its gate away: the service first, so that nothing
-// runs beside a gate that is going.
+// runs beside a gate that is going. What relays did for the gate ends with it.
 func (e *Engine) End(ctx context.Context, g *Gate, services ...string) error {
-	var errs []error
-	for _, id := range services {
-		errs = append(errs, e.remove(ctx, id))
+	left := e.removeAll(ctx, services)
+	if len(g.Plan.Relays) == 0 {
+		return errors.Join(left, e.remove(ctx, g.ID))
 	}
-	return errors.Join(append(errs, e.remove(ctx, g.ID))...)
+	return errors.Join(left, e.takeAway(ctx, g.Image, g.ID))
 }

@@ -69,7 +69,7 @@ func (e *Engine) StartGate(ctx context.Context, guests host.Guests, net plan.Net
 		if err == nil {
 			return g, nil
 		}
-		if cleanup := e.remove(ctx, g.ID); cleanup != nil {
+		if cleanup := e.End(ctx, g); cleanup != nil {
 			return nil, errors.Join(err, cleanup)
 		}
 		if !addressTaken(err) {
@@ -82,8 +82,8 @@ func (e *Engine) StartGate(ctx context.Context, guests host.Guests, net plan.Net
 
 func addressTaken(err error) bool { return strings.Contains(err.Error(), "Address already in use") }
 
-// createGate creates a gate on a free address, with the guest binaries proven
-// and its document in place.
+// createGate creates a gate on a free address, with the guest binaries proven,
+// its document in place, and what it needs of the host carried there.
 func (e *Engine) createGate(ctx context.Context, image string, guests host.Guests, net plan.Network, purpose string, draft Draft) (g *Gate, err error) {
 	unlock, err := e.lock(ctx, image)
 	if err != nil {
@@ -141,6 +141,9 @@ func (e *Engine) createGate(ctx context.Context, image string, guests host.Guest
 		err = e.unlessTakenDown(ctx, g.ID, fmt.Errorf("gate of %s: %w", p.ID, err))
 		return nil, errors.Join(err, e.remove(ctx, g.ID))
 	}
+	if err := e.carry(ctx, image, p); err != nil {
+		return nil, errors.Join(err, e.dismiss(ctx, g.ID))
+	}
 	return g, nil
 }
 
@@ -155,7 +158,7 @@ func (e *Engine) gateRequest(g *Gate, net plan.Network, address netip.Addr) requ
 			Env:      gateEnvironment(),
 			// Its own ready line and its watchdog say more, and need no exec every while.
 			Healthcheck: &container.HealthConfig{Test: []string{"NONE"}},
-			Labels:      labels(g, planned.Name, RoleGate, map[string]string{labelAddress: address.String()}),
+			Labels:      labels(g, planned.Name, RoleGate, gateLabels(g.Plan, address)),
 		},
 		host: &container.HostConfig{
 			NetworkMode: container.NetworkMode(net.Name),
@@ -174,6 +177,14 @@ func (e *Engine) gateRequest(g *Gate, net plan.Network, address netip.Addr) requ
 			net.Name: {IPAMConfig: &network.EndpointIPAMConfig{IPv4Address: address.String()}},
 		}},
 	}
+}
+
+func gateLabels(p *plan.Plan, address netip.Addr) map[string]string {
+	l := map[string]string{labelAddress: address.String()}
+	if len(p.Relays) > 0 {
+		l[labelRelays] = needs(p)
+	}
+	return l
 }
 
 // Running is a sandbox that is up already. Unattended says that the corral

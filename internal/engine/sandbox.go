@@ -31,6 +31,7 @@ type Member struct {
 	Digest   string       // of the policy that it was made from
 	Inode    string       // of the policy file, see plan.Plan
 	Shields  []plan.Mount // those of a service
+	Relays   []string     // what a gate needs carried from the host
 	Purpose  string
 	Owner    string // the process that looks after it
 }
@@ -62,6 +63,7 @@ func (e *Engine) Members(ctx context.Context, policy string) ([]Member, error) {
 			Inode:    c.Labels[labelInode],
 			Purpose:  c.Labels[labelPurpose],
 			Owner:    c.Labels[labelOwner],
+			Relays:   splitNeeds(c.Labels[labelRelays]),
 		}
 		if a, err := netip.ParseAddr(c.Labels[labelAddress]); err == nil {
 			m.Address = a
@@ -80,17 +82,18 @@ func (e *Engine) Members(ctx context.Context, policy string) ([]Member, error) {
 // Unattended says that the corral that looked after it is gone.
 func (m Member) Unattended() bool { return ownerLife(m.Owner) == gone }
 
-// Down takes containers away: what joins gates first, gates last.
+// Down takes containers away: what joins gates first, gates last. What relays
+// did for them ends, and a relay that serves nobody goes, whoever left it.
 func (e *Engine) Down(ctx context.Context, members []Member) error {
-	var errs []error
-	for _, gates := range []bool{false, true} {
-		for _, m := range members {
-			if (m.Role == RoleGate) == gates {
-				errs = append(errs, e.remove(ctx, m.ID))
-			}
+	var services, gates []string
+	for _, m := range members {
+		if m.Role == RoleGate {
+			gates = append(gates, m.ID)
+		} else {
+			services = append(services, m.ID)
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(e.removeAll(ctx, services), e.takeAway(ctx, "", gates...))
 }
 
 // Clear removes what a corral that was cut short left of a policy's sandbox.
@@ -101,7 +104,7 @@ func (e *Engine) Clear(ctx context.Context, policy string) error {
 	if err != nil {
 		return err
 	}
-	if err := leftovers(members); err != nil {
+	if err := leftovers(members); err != nil || len(members) == 0 {
 		return err
 	}
 	return e.Down(ctx, members)
