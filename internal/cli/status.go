@@ -23,7 +23,8 @@ func (a *app) status() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "status",
 		Short: "Say how this project's sandbox is",
-		Long:  `Shows every service, the names its gate pinned, and what was denied. Exit 1 if it is not up or not well.`,
+		Long:  `Shows every service, the names its gate pinned, what was denied, and what carries
+the host's own services. Exit 1 if it is not up or not well.`,
 		Args:  noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			report, err := a.observe(c.Context())
@@ -70,12 +71,16 @@ func (a *app) observe(ctx context.Context) (statusReport, error) {
 	}
 	r.Sandbox = members[0].Sandbox
 	r.Services = e.Health(ctx, members)
+	if r.Relays, err = e.RelayHealth(ctx, members); err != nil {
+		return r, err
+	}
 	now, err := policy.Observe(file)
 	if err != nil {
 		now = policy.Seen{} // none that it could have been made from
 	}
 	r.Changed, r.Unbound = changed(now, members), unbound(now, members)
-	r.Well = !r.Unbound && !slices.ContainsFunc(r.Services, func(h engine.Health) bool { return !h.OK })
+	r.Well = !r.Unbound && !slices.ContainsFunc(r.Services, func(h engine.Health) bool { return !h.OK }) &&
+		!slices.ContainsFunc(r.Relays, func(h engine.RelayHealth) bool { return !h.OK })
 	r.findings, r.blind = changedSince(ctx, r.Sandbox)
 	if r.blind != nil {
 		r.Well, r.Blind = false, printable.Escape(r.blind.Error())
@@ -100,6 +105,8 @@ type statusReport struct {
 	// has no read-only bind over it any more.
 	Unbound  bool            `json:"policy_unbound"`
 	Services []engine.Health `json:"services"`
+	// Relays carry what the policy opens of the host's loopback.
+	Relays []engine.RelayHealth `json:"relays,omitempty"`
 	// WayBack is what the agent changed that this machine would execute.
 	WayBack []changedFile `json:"way_back"`
 
@@ -157,6 +164,9 @@ func (a *app) showStatus(r statusReport, asJSON bool) error {
 				fmt.Fprintf(w, "  %s\n", strings.Join(row, "\t"))
 			}
 		}
+	}
+	for _, h := range r.Relays {
+		fmt.Fprintf(w, "host port %s: %s\n", h.Carries, h.State)
 	}
 	if err := w.Flush(); err != nil {
 		return err
