@@ -1,43 +1,139 @@
 package cli
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
 	"github.com/corral-sandbox/corral/internal/engine"
+	"github.com/corral-sandbox/corral/internal/exit"
 	"github.com/corral-sandbox/corral/internal/host"
+	"github.com/corral-sandbox/corral/internal/printable"
+	"github.com/corral-sandbox/corral/internal/report"
+	"github.com/corral-sandbox/corral/internal/spec"
 )
 
 func (a *app) install() *cobra.Command {
-	var repair bool
+	var check, asJSON, repair bool
 	c := &cobra.Command{
 		Use:   "install",
 		Short: "Prepare this machine: the corral network and the gate image",
-		Long: `Makes the network that all gates are on and builds the gate image. Once per
-machine; doing it again changes nothing.
+		Long: `Looks whether a fence on this machine can hold, makes the network that all gates
+are on and builds the gate image. Once per machine; doing it again changes
+nothing. If something stands against it, that is said with what to do, and
+nothing is made.
 
 The network takes 172.30.0.0/16, or the next private range that no route and no
 network of this machine uses. CORRAL_SUBNET says which. The network is the
 record: every later command goes by the range that it has.`,
+		Example: `  corral install            looks, and makes what is missing
+  corral install --check    only looks, and says each thing; exit 1 unless all is ready`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			e, err := a.connect(c.Context())
-			if err != nil {
-				return err
+			if check && repair {
+				return exit.Invalidf("corral install --repair looks first, too", "--check makes nothing, so it cannot repair")
 			}
-			guests, image, err := prepare(c.Context(), e, repair)
-			if err != nil {
-				return err
-			}
-			e.Prune(c.Context(), guests, image)
-			fmt.Fprintln(a.err, "corral: this machine is ready")
-			return nil
+			return a.runInstall(c.Context(), !check, repair, asJSON)
 		},
 	}
+	c.Flags().BoolVar(&check, "check", false, "only look; the gate image is built if it is missing, to try the kernel with it")
+	c.Flags().BoolVar(&asJSON, "json", false, "every finding as a line of JSON")
 	c.Flags().BoolVar(&repair, "repair", false, "make the network anew if it is not as it must be or its range collides, and nothing uses it")
 	return c
+}
+
+// runInstall surveys the machine and makes what is missing if it is asked to.
+// A check says everything on standard output; otherwise only what does not
+// simply hold is said, on standard error, unless it is asked for as JSON.
+func (a *app) runInstall(ctx context.Context, making, repair, asJSON bool) error {
+	set, _, err := settings()
+	if err != nil {
+		return err
+	}
+	wish, err := wished()
+	if err != nil {
+		return err
+	}
+	set.Subnet = wish.Subnet
+	var tally report.Tally
+	var failure error // of writing
+	tell := func(f engine.Finding) {
+		switch f.Result {
+		case spec.OK:
+			tally.Passed++
+		case spec.Skip:
+			tally.Skipped++
+		case spec.Note:
+		default:
+			tally.Failed++
+		}
+		var err error
+		switch {
+		case asJSON:
+			err = writeFinding(a.out, f)
+		case !making:
+			err = showFinding(a.out, f, a.colour())
+		case f.Result != spec.OK:
+			err = showFinding(a.err, f, terminal(a.err) && a.colour())
+		}
+		if failure == nil {
+			failure = err
+		}
+	}
+	ready, err := engine.Survey(ctx, engine.Machine{Settings: set, Make: making, Repair: repair, Progress: a.progress}, tell)
+	if err != nil {
+		return err
+	}
+	if failure != nil {
+		return failure
+	}
+	switch {
+	case asJSON:
+		err = json.NewEncoder(a.out).Encode(report.Summary{Version: spec.Version,
+			Passed: tally.Passed, Skipped: tally.Skipped, Failed: tally.Failed, OK: ready})
+	case !making:
+		_, err = fmt.Fprintln(a.out, tally)
+	case ready:
+		fmt.Fprintln(a.err, "corral: this machine is ready")
+	default:
+		return exit.Failedf("", "this machine is not ready: %d of what a fence stands on does not hold", tally.Failed)
+	}
+	if err == nil && !ready {
+		return exit.Status(exit.Failed)
+	}
+	return err
+}
+
+func (a *app) progress(format string, args ...any) {
+	fmt.Fprintf(a.err, "corral: "+format+"\n", args...)
+}
+
+// showFinding is one line for a person, and one with what to do.
+func showFinding(w io.Writer, f engine.Finding, colour bool) error {
+	line := report.Line(f.Event, colour)
+	if f.Result == spec.OK && f.Detail != "" {
+		line += ": " + printable.Escape(f.Detail)
+	}
+	if f.Hint != "" {
+		line += "\n  hint: " + printable.Escape(f.Hint)
+	}
+	_, err := fmt.Fprintln(w, line)
+	return err
+}
+
+func writeFinding(w io.Writer, f engine.Finding) error {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(f); err != nil {
+		return err
+	}
+	_, err := w.Write(printable.JSON(b.Bytes()))
+	return err
 }
 
 // prepare makes what a machine needs once, and returns the guest binaries and

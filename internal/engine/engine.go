@@ -19,6 +19,7 @@ import (
 	"github.com/docker/docker/client"
 
 	"github.com/corral-sandbox/corral/internal/command"
+	"github.com/corral-sandbox/corral/internal/spec"
 )
 
 // Labels on everything that corral makes.
@@ -41,6 +42,7 @@ const (
 	PurposeRun    = "run"
 	PurposeVerify = "verify" // thrown away as soon as it is proven
 	PurposeDemo   = "demo"
+	PurposeCheck  = "check" // of this machine, by corral install
 )
 
 // Roles of containers.
@@ -55,6 +57,8 @@ type Engine struct {
 	api  *client.Client
 	host string // unix://…
 
+	selinux bool // it gives containers labels of SELinux
+
 	// Progress is told what takes long. Never nil.
 	Progress func(format string, args ...any)
 }
@@ -67,8 +71,47 @@ type NotUsable struct {
 func (e *NotUsable) Error() string { return e.Reason }
 
 // Connect finds the engine of the active Docker context and makes sure that
-// it answers and is on this machine.
+// it answers, is on this machine, and is one on which a fence is what it says.
 func Connect(ctx context.Context) (*Engine, error) {
+	command, err := dockerCommand()
+	if err != nil {
+		return nil, err
+	}
+	e, err := reach(ctx)
+	if err != nil {
+		return nil, err
+	}
+	said, err := e.said(ctx, command)
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range Conditions {
+		if c.by == nil || c.Unmet != Refused {
+			continue
+		}
+		if f := c.by(said); f.Result != spec.OK {
+			return nil, &NotUsable{Reason: f.Detail, Hint: f.Hint}
+		}
+	}
+	e.selinux = said.has("selinux")
+	return e, nil
+}
+
+// dockerCommand is the path of the docker command.
+func dockerCommand() (string, error) {
+	path, err := exec.LookPath("docker")
+	if err != nil {
+		return "", &NotUsable{
+			Reason: "there is no docker command",
+			Hint:   "corral builds images and attaches terminals with it: sudo apt-get install docker.io (or docker-cli)",
+		}
+	}
+	return path, nil
+}
+
+// reach finds the engine of the active Docker context and makes sure that it
+// answers at a socket of this machine.
+func reach(ctx context.Context) (*Engine, error) {
 	host, err := activeHost(ctx)
 	if err != nil {
 		return nil, err
@@ -83,12 +126,6 @@ func Connect(ctx context.Context) (*Engine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("docker client: %w", err)
 	}
-	if _, err := exec.LookPath("docker"); err != nil {
-		return nil, &NotUsable{
-			Reason: "there is no docker command",
-			Hint:   "corral builds images and attaches terminals with it (apt-get install docker.io, or docker-cli)",
-		}
-	}
 	within, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
 	ping, err := api.Ping(within)
@@ -98,12 +135,12 @@ func Connect(ctx context.Context) (*Engine, error) {
 	case errors.Is(err, os.ErrPermission) || err != nil && strings.Contains(err.Error(), "permission denied"):
 		return nil, &NotUsable{
 			Reason: fmt.Sprintf("no permission to use the Docker engine at %s", strings.TrimPrefix(host, "unix://")),
-			Hint:   "let your user use Docker (usermod -aG docker USER, then log in again)",
+			Hint:   `let your user use Docker: sudo usermod -aG docker "$USER", then log in again`,
 		}
 	case err != nil:
 		return nil, &NotUsable{
 			Reason: fmt.Sprintf("no Docker engine answers at %s (%v)", strings.TrimPrefix(host, "unix://"), err),
-			Hint:   "start it (systemctl start docker), or install it (apt-get install docker.io tini)",
+			Hint:   "start it: sudo systemctl start docker; or install it: sudo apt-get install docker.io tini",
 		}
 	}
 	api.NegotiateAPIVersionPing(ping)
