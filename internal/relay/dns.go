@@ -54,7 +54,7 @@ func isAnswer(message []byte) bool { return message[2]&0x80 != 0 }
 // ask is the first answer of the targets, asked in order; nil is none.
 func (r *Relay) ask(ctx context.Context, query []byte) []byte {
 	for _, t := range r.config.Targets {
-		if answer := askOne(ctx, t, query); answer != nil || ctx.Err() != nil {
+		if answer := r.askOne(ctx, t, query); answer != nil || ctx.Err() != nil {
 			return answer
 		}
 	}
@@ -63,13 +63,13 @@ func (r *Relay) ask(ctx context.Context, query []byte) []byte {
 
 // askOne asks from a socket of its own, so that an answer is to this query or
 // to none.
-func askOne(ctx context.Context, target netip.AddrPort, query []byte) []byte {
+func (r *Relay) askOne(ctx context.Context, target netip.AddrPort, query []byte) []byte {
 	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(target))
 	if err != nil {
 		return nil
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(lookupTimeout))
+	c.SetDeadline(time.Now().Add(r.wait))
 	defer context.AfterFunc(ctx, func() { c.Close() })()
 	if _, err := c.Write(query); err != nil {
 		return nil

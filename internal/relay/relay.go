@@ -93,7 +93,8 @@ type Relay struct {
 	tcp     *net.TCPListener
 	udp     *net.UDPConn // of lookups only
 	sources sources
-	idle    time.Duration
+	idle    time.Duration // of half a connection
+	wait    time.Duration // for one target's answer to a lookup
 }
 
 // Listen takes the address. That somebody has it is syscall.EADDRINUSE.
@@ -108,7 +109,7 @@ func Listen(ctx context.Context, c Config) (*Relay, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Relay{config: c, tcp: l.(*net.TCPListener), idle: halfIdle}
+	r := &Relay{config: c, tcp: l.(*net.TCPListener), idle: halfIdle, wait: lookupTimeout}
 	if c.DNS {
 		pc, err := lc.ListenPacket(ctx, "udp4", c.Listen.String())
 		if err != nil {
