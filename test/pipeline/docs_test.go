@@ -7,14 +7,21 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/corral-sandbox/corral/internal/host"
+	"github.com/corral-sandbox/corral/internal/plan"
 	"github.com/corral-sandbox/corral/internal/policy"
+	"github.com/corral-sandbox/corral/internal/spec"
 	"github.com/corral-sandbox/corral/internal/wayback"
 )
 
 var yamlBlock = regexp.MustCompile("(?s)```yaml\n(.*?)```")
+
+// settingsPage shows settings of the machine, no policy.
+const settingsPage = "../../docs/machine.md"
 
 // Every policy that a document shows is one that corral accepts.
 func TestDocumentedPolicies(t *testing.T) {
@@ -25,6 +32,9 @@ func TestDocumentedPolicies(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, file := range files {
+			if file == settingsPage {
+				continue
+			}
 			b, err := os.ReadFile(file)
 			if err != nil {
 				t.Fatal(err)
@@ -39,6 +49,39 @@ func TestDocumentedPolicies(t *testing.T) {
 	}
 	if found == 0 {
 		t.Error("no policy is documented")
+	}
+}
+
+// The settings file that is shown decodes and has every key, with the default
+// probes, and the page names each key's variable.
+func TestDocumentedSettings(t *testing.T) {
+	b, err := os.ReadFile(settingsPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := yamlBlock.FindAllSubmatch(b, -1)
+	if len(blocks) != 1 {
+		t.Fatalf("%d settings files are shown", len(blocks))
+	}
+	s, _, err := policy.ParseSettings("config.yaml", blocks[0][1], "/home/dev")
+	if err != nil {
+		t.Fatalf("the settings file that is shown is refused:\n%v", err)
+	}
+	if s.Probes != spec.DefaultProbes() {
+		t.Errorf("the probes that are shown are not the default: %v", s.Probes)
+	}
+	every := host.Settings{Subnet: plan.DefaultSubnet, Resolvers: s.Resolvers, CABundle: "/x", Probes: spec.DefaultProbes()}.Keys()
+	if shown := s.Keys(); !slices.Equal(shown, every) {
+		t.Errorf("shown are %v, there is %v", shown, every)
+	}
+	if _, err := plan.Divide(s.Subnet); err != nil {
+		t.Error(err)
+	}
+	for _, key := range every {
+		row := fmt.Sprintf("| `%s` | `%s", strings.Split(key, ".")[0], host.Variable(key))
+		if !strings.Contains(string(b), row) {
+			t.Errorf("no row %s", row)
+		}
 	}
 }
 
