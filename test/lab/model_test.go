@@ -285,6 +285,46 @@ func TestModelConversation(t *testing.T) {
 	}
 }
 
+// Arguments that a model got wrong come back as they were.
+func TestModelHearsBrokenArguments(t *testing.T) {
+	m := ServeModel(t)
+	post(t, m, "/v1/chat/completions", `{"model":"m","messages":[
+		{"role":"assistant","content":null,"tool_calls":[{"id":"c","function":{"name":"a","arguments":"{\"x\":"}},{"id":"d","function":{"name":"b","arguments":""}}]},
+		{"role":"developer","content":"x"}]}`)
+	want := []ModelMessage{
+		{Role: "assistant", Calls: []ToolCall{{ID: "c", Name: "a", Args: `{"x":`}, {ID: "d", Name: "b", Args: ""}}},
+		{Role: "developer", Text: "x"},
+	}
+	if diff := cmp.Diff(want, m.Requests()[0].Messages); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestModelFaults(t *testing.T) {
+	for _, tt := range []struct {
+		status            int
+		openAI, anthropic string
+	}{
+		{400, "invalid_request_error", "invalid_request_error"},
+		{401, "invalid_request_error", "authentication_error"},
+		{403, "invalid_request_error", "permission_error"},
+		{404, "invalid_request_error", "not_found_error"},
+		{413, "invalid_request_error", "request_too_large"},
+		{428, "invalid_request_error", "invalid_request_error"},
+		{429, "rate_limit_error", "rate_limit_error"},
+		{499, "invalid_request_error", "invalid_request_error"},
+		{500, "server_error", "api_error"},
+		{529, "server_error", "overloaded_error"},
+		{599, "server_error", "api_error"},
+	} {
+		for d, want := range map[dialect]string{openAI{}: tt.openAI, anthropic{}: tt.anthropic} {
+			if got := d.fault(&fault{tt.status, "x"})["error"].(object)["type"]; got != want {
+				t.Errorf("%d in %T: %v, want %s", tt.status, d, got, want)
+			}
+		}
+	}
+}
+
 // Which turn, or which fixed text, each request of a sequence gets.
 func TestModelTurns(t *testing.T) {
 	const (
@@ -436,15 +476,18 @@ func TestModelClientGone(t *testing.T) {
 	}
 }
 
-// A stream ends at the first event that cannot be sent.
+// A stream ends at the first event that cannot be sent, whichever that is.
 func TestModelStopsWriting(t *testing.T) {
-	for _, path := range []string{"/v1/chat/completions", "/v1/messages"} {
-		m := ServeModel(t, Turn{Text: strings.Repeat("long ", 100), Call: &ToolCall{Name: "bash"}})
-		req := httptest.NewRequest(http.MethodPost, path, strings.NewReader(fmt.Sprintf(body(path), `,"stream":true`)))
-		w := &deaf{ResponseRecorder: httptest.NewRecorder(), room: 3}
-		m.serve(w, req)
-		if w.writes != 4 {
-			t.Errorf("%s: %d events were sent where 3 could be", path, w.writes)
+	turn := Turn{Text: "long", Call: &ToolCall{Name: "bash"}}
+	for path, all := range map[string]int{"/v1/chat/completions": 9, "/v1/messages": 13} {
+		for room := range all + 1 {
+			m := ServeModel(t, turn)
+			w := &deaf{ResponseRecorder: httptest.NewRecorder(), room: room}
+			m.serve(w, httptest.NewRequest(http.MethodPost, path,
+				strings.NewReader(fmt.Sprintf(body(path), `,"stream":true,"stream_options":{"include_usage":true}`))))
+			if want := min(room+1, all); w.writes != want {
+				t.Errorf("%s: %d events were tried where %d of %d could be sent", path, w.writes, room, all)
+			}
 		}
 	}
 }
