@@ -1,7 +1,8 @@
-// Package profiles embeds the harness profiles: a folder each.
+// Package profiles embeds the harness profiles: a folder each, and what their
+// Dockerfiles have in common.
 package profiles
 
 import "embed"
 
-//go:embed */profile.yaml */Dockerfile.tmpl */starter.yaml
+//go:embed image.tmpl */profile.yaml */Dockerfile.tmpl */starter.yaml opencode/files
 var Files embed.FS

@@ -83,7 +83,8 @@ func verify(p *policy.Policy, h Host, g spec.Gate, s Service) []spec.Check {
 		leak,
 		spec.Check{Name: "policy-inputs-absent", Paths: []string{spec.GateFile, filepath.Dir(spec.GateSocket)}},
 	)
-	for _, path := range []string{spec.GuestDir + "/bin/corral-verify", "/etc/corral/README", "/etc/gitconfig", "/etc/resolv.conf", "/etc/hosts"} {
+	fixed := []string{spec.GuestDir + "/bin/corral-verify", "/etc/corral/README", "/etc/gitconfig", "/etc/resolv.conf", "/etc/hosts"}
+	for _, path := range slices.Concat(fixed, s.RootOwned) {
 		checks = append(checks, spec.Check{Name: "root-owned:" + path, Path: path})
 	}
 	if p.EnvFile.Path != "" {

@@ -18,12 +18,12 @@ func (e ErrPolicyBelow) Error() string {
 	return fmt.Sprintf("the policy %s lies in a subdirectory of %s, which the agent may write: it could put another one in its place", e.File, e.Mount)
 }
 
-// mounts are the project directory, read-write in run mode, what the policy
-// lists, the shields of repositories in them, and over all of it the policy
+// mounts are what the profile brings, the project directory, read-write in run
+// mode, what the policy lists, the shields of repositories in them, and over all of it the policy
 // file itself, read-only: what the agent writes there would be obeyed by the
 // next start.
-func mounts(p *policy.Policy, shields []Mount) ([]Mount, error) {
-	var out []Mount
+func mounts(p *policy.Policy, h Host) ([]Mount, error) {
+	out := slices.Clone(h.Furniture)
 	inside := false
 	for _, m := range append([]policy.Mount{p.Project}, p.Mounts...) {
 		if m.Path == "" {
@@ -38,7 +38,7 @@ func mounts(p *policy.Policy, shields []Mount) ([]Mount, error) {
 			inside = true
 		}
 	}
-	out = append(out, shields...)
+	out = append(out, h.Shields...)
 	if inside {
 		out = append(out, mount(p.Self))
 	}

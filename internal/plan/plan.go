@@ -9,6 +9,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -36,6 +37,10 @@ type Host struct {
 	GitName, GitEmail string
 	// Secrets are the names that the policy's env_file gives, in its order.
 	Secrets []string
+	// Certificates, in PEM, are trusted inside beside what the image trusts.
+	Certificates [][]byte
+	// Furniture is what of the person's and of corral's own the profile brings.
+	Furniture []Mount
 	// Shields cover what of the repositories in writable mounts git would execute.
 	Shields []Mount
 }
@@ -82,8 +87,11 @@ type Service struct {
 
 	Base       string // the image that Dockerfile builds on
 	Dockerfile []byte
-	Readme     []byte // baked as /etc/corral/README
-	GitConfig  []byte // baked as /etc/gitconfig
+	Readme     []byte            // baked as /etc/corral/README
+	GitConfig  []byte            // baked as /etc/gitconfig
+	Context    map[string][]byte // what else Dockerfile reads, by its path in the build context
+
+	RootOwned []string // what of the image the agent must not be able to change
 
 	Handover []spec.Check // must hold before the first instruction of Command
 	Verify   []spec.Check // proves the whole
@@ -169,7 +177,7 @@ func Build(p *policy.Policy, prof *profile.Profile, h Host, address netip.Addr, 
 	}
 	dockerfile, err := prof.Dockerfile(profile.Image{
 		Base: p.Image.Base, UID: h.UID, GID: h.GID,
-		Packages: texts(p.Image.Packages), Run: texts(p.Image.Run),
+		Packages: texts(p.Image.Packages), Run: texts(p.Image.Run), Certificates: len(h.Certificates) > 0,
 	})
 	if err != nil {
 		return nil, err
@@ -194,7 +202,7 @@ func Build(p *policy.Policy, prof *profile.Profile, h Host, address netip.Addr, 
 			carried = append(carried, Relay{Port: dnsPort, DNS: upstream})
 		}
 	}
-	bound, err := mounts(p, h.Shields)
+	bound, err := mounts(p, h)
 	if err != nil {
 		return nil, err
 	}
@@ -204,7 +212,7 @@ func Build(p *policy.Policy, prof *profile.Profile, h Host, address netip.Addr, 
 		UID:         h.UID,
 		GID:         h.GID,
 		Command:     command(p, prof, args),
-		Environment: environment(h, gate.Spec.Sandbox),
+		Environment: environment(prof, h, gate.Spec.Sandbox),
 		Secrets:     h.Secrets,
 		WorkDir:     p.Dir,
 		Mounts:      bound,
@@ -215,6 +223,8 @@ func Build(p *policy.Policy, prof *profile.Profile, h Host, address netip.Addr, 
 		Base:        p.Image.Base,
 		Dockerfile:  dockerfile,
 		GitConfig:   gitConfig(p, h),
+		Context:     context(prof, h),
+		RootOwned:   prof.RootOwned,
 	}
 	svc.Readme = readme(p, gate.Spec, svc)
 	svc.Handover = handover(gate.Spec, svc)
@@ -285,14 +295,24 @@ func command(p *policy.Policy, prof *profile.Profile, args []string) []string {
 	return prof.Command
 }
 
-func environment(h Host, sandbox string) map[string]string {
+func environment(prof *profile.Profile, h Host, sandbox string) map[string]string {
 	env := map[string]string{
 		"HOME":           Home,
 		"USER":           "agent",
 		"CORRAL_SANDBOX": sandbox,
 	}
+	maps.Copy(env, prof.Environment)
 	for k, v := range h.Environment {
 		env[k] = v
 	}
 	return env
+}
+
+// context is what the image's Dockerfile reads beside what the plan writes out.
+func context(prof *profile.Profile, h Host) map[string][]byte {
+	files := prof.Context(Home)
+	for i, c := range h.Certificates {
+		files[fmt.Sprintf("ca/corral-%03d.crt", i+1)] = c
+	}
+	return files
 }

@@ -25,11 +25,54 @@ import (
 type Profile struct {
 	Name    string   `yaml:"-"`
 	Summary string   `yaml:"summary"`
+	Version string   `yaml:"version"` // of the harness, where the profile pins one
 	Command []string `yaml:"command"`
+	// Arguments says what becomes of those on the command line.
+	Arguments Arguments `yaml:"arguments"`
 	// Egress are names that the harness needs, TCP 443 and 80. They are soft.
-	Egress []string `yaml:"egress"`
+	Egress      []string          `yaml:"egress"`
+	Environment map[string]string `yaml:"environment"`
+	// Mounts are directories of the person's that the harness may read.
+	Mounts []Mount `yaml:"mounts"`
+	// State are directories of the agent's, as ~/…, that outlive a run.
+	State []string `yaml:"state"`
+	// Seed are files of the person's, as ~/…, that a new state begins with.
+	Seed []string `yaml:"seed"`
+	// Tools are Debian packages that the harness calls.
+	Tools []string `yaml:"tools"`
+	// RootOwned are paths that the agent must not be able to change.
+	RootOwned []string `yaml:"root_owned"`
+
+	// Files are baked into the image, by their path from /.
+	Files map[string][]byte `yaml:"-"`
 
 	dockerfile *template.Template
+}
+
+// Mount is a directory of the person's, if it is there, read-only at the same
+// path below the agent's home.
+type Mount struct {
+	Path string `yaml:"path"` // ~/…
+	// Ensure are files that the harness needs there, with what to make them of.
+	Ensure map[string]string `yaml:"ensure"`
+}
+
+// Arguments is what becomes of the arguments of corral run.
+type Arguments string
+
+const (
+	// Replace puts them in place of the command.
+	Replace Arguments = ""
+	// Append gives them to the command.
+	Append Arguments = "append"
+)
+
+// Line is what runs for the arguments of a command line; none if there are none.
+func (p *Profile) Line(args []string) []string {
+	if len(args) == 0 || p.Arguments == Replace {
+		return args
+	}
+	return slices.Concat(p.Command, args)
 }
 
 // Image is what a Dockerfile template may ask for.
@@ -38,6 +81,99 @@ type Image struct {
 	UID, GID uint32
 	Packages []string // Debian's names, each perhaps with =VERSION
 	Run      []string // shell commands, as root, at build time
+	// Certificates says that the build context has the folder ca, with
+	// certificates to trust.
+	Certificates bool
+}
+
+// Fields of a template that are not the policy's.
+func (p *Profile) fields(img Image) any {
+	return struct {
+		Image
+		Version        string
+		Tools          []string
+		Directories    []string
+		TrustVariables []string
+	}{img, p.Version, p.Tools, p.directories(), trustVariables}
+}
+
+// trustVariables point programs that have roots of their own, or look for them
+// elsewhere, to the system's store: OpenSSL and what is built on it, Python's
+// requests and pip, curl, git, Node, cargo, AWS.
+var trustVariables = []string{
+	"SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO",
+	"NODE_EXTRA_CA_CERTS", "CARGO_HTTP_CAINFO", "AWS_CA_BUNDLE",
+}
+
+// directories are those of the agent's home that mounts need, from the home,
+// what holds others first. A directory that only the person's own would cover
+// is not the agent's.
+func (p *Profile) directories() []string {
+	var out []string
+	add := func(rel string) {
+		var below []string
+		for d := rel; d != "."; d = path.Dir(d) {
+			below = append([]string{d}, below...)
+		}
+		for _, d := range below {
+			if !slices.Contains(out, d) {
+				out = append(out, d)
+			}
+		}
+	}
+	for _, m := range p.Mounts {
+		add(path.Dir(below(m.Path)))
+	}
+	for _, s := range p.State {
+		add(below(s))
+	}
+	return out
+}
+
+// below is a path of a home from there.
+func below(home string) string { return strings.TrimPrefix(home, "~/") }
+
+// homePath is a plain path below a home.
+var homePath = regexp.MustCompile(`^~(/[A-Za-z0-9._-]*[A-Za-z0-9][A-Za-z0-9._-]*)+$`)
+
+// check refuses what a reader of ours would have to guess about.
+func (p *Profile) check() error {
+	if len(p.Command) == 0 {
+		return errors.New("no command")
+	}
+	for _, t := range p.Tools {
+		if !packageForm.MatchString(t) {
+			return fmt.Errorf("%q is no package", t)
+		}
+	}
+	if p.Arguments != Replace && p.Arguments != Append {
+		return fmt.Errorf("arguments: %q", p.Arguments)
+	}
+	paths := slices.Concat(p.State, p.Seed)
+	for _, m := range p.Mounts {
+		paths = append(paths, m.Path)
+		for name := range m.Ensure {
+			if path.Base(name) != name || name == "." || name == ".." {
+				return fmt.Errorf("%s: %q is no name of a file", m.Path, name)
+			}
+		}
+	}
+	for _, s := range paths {
+		if !homePath.MatchString(s) || path.Clean(s) != s {
+			return fmt.Errorf("%q is no path below a home", s)
+		}
+	}
+	for _, s := range p.Seed {
+		if !slices.ContainsFunc(p.State, func(dir string) bool { return strings.HasPrefix(s, dir+"/") }) {
+			return fmt.Errorf("%s is in no state", s)
+		}
+	}
+	for _, s := range p.RootOwned {
+		if !path.IsAbs(s) || path.Clean(s) != s {
+			return fmt.Errorf("%q is no absolute path", s)
+		}
+	}
+	return nil
 }
 
 var (
@@ -107,28 +243,62 @@ func read(files fs.FS, name string) (*Profile, error) {
 	if err := dec.Decode(p); err != nil {
 		return nil, fmt.Errorf("profile %s: %w", name, err)
 	}
-	if len(p.Command) == 0 {
-		return nil, fmt.Errorf("profile %s: no command", name)
-	}
-	b, err = fs.ReadFile(files, path.Join(name, "Dockerfile.tmpl"))
-	if err != nil {
-		return nil, err
-	}
-	p.dockerfile, err = template.New(name).Funcs(template.FuncMap{"shell": shell}).Option("missingkey=error").Parse(string(b))
-	if err != nil {
+	if err := p.check(); err != nil {
 		return nil, fmt.Errorf("profile %s: %w", name, err)
 	}
-	return p, nil
+	const dockerfile = "Dockerfile.tmpl"
+	t := template.New(name).Funcs(template.FuncMap{"shell": shell}).Option("missingkey=error")
+	if t, err = t.ParseFS(files, "image.tmpl", path.Join(name, dockerfile)); err != nil {
+		return nil, fmt.Errorf("profile %s: %w", name, err)
+	}
+	p.dockerfile = t.Lookup(dockerfile)
+	p.Files, err = baked(files, path.Join(name, "files"))
+	return p, err
+}
+
+// baked are the files below a folder, by their path from there; none if it is
+// not there.
+func baked(files fs.FS, dir string) (map[string][]byte, error) {
+	out := map[string][]byte{}
+	err := fs.WalkDir(files, dir, func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		b, err := fs.ReadFile(files, name)
+		out[strings.TrimPrefix(name, dir+"/")] = b
+		return err
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return out, err
+}
+
+// Context is the part of the build context that is the profile's: the folder
+// files. What the harness needs in a directory of the person's is there too,
+// for who has none.
+func (p *Profile) Context(home string) map[string][]byte {
+	out := map[string][]byte{}
+	for name, b := range p.Files {
+		out[path.Join("files", name)] = b
+	}
+	for _, m := range p.Mounts {
+		for name, content := range m.Ensure {
+			out[path.Join("files", home, below(m.Path), name)] = []byte(content)
+		}
+	}
+	return out
 }
 
 // Dockerfile fills the profile's template in. Its build context has the file
-// gitconfig and the folder corral. Any builder can read it.
+// gitconfig and the folder corral, those of Context, and where Certificates says
+// so the folder ca. Any builder can read it.
 func (p *Profile) Dockerfile(img Image) ([]byte, error) {
 	if err := img.check(); err != nil {
 		return nil, err
 	}
 	var b bytes.Buffer
-	if err := p.dockerfile.Execute(&b, img); err != nil {
+	if err := p.dockerfile.Execute(&b, p.fields(img)); err != nil {
 		return nil, fmt.Errorf("profile %s: %w", p.Name, err)
 	}
 	return b.Bytes(), nil

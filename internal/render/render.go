@@ -38,6 +38,9 @@ func Render(p *plan.Plan) (Tree, error) {
 		t[path.Join(dir, "Dockerfile")] = s.Dockerfile
 		t[path.Join(dir, "corral", "README")] = s.Readme
 		t[path.Join(dir, "gitconfig")] = s.GitConfig
+		for name, b := range s.Context {
+			t[path.Join(dir, name)] = b
+		}
 		t[path.Join(s.Name, "handover.json")] = spec.Encode(spec.Handover{Version: spec.Version, Service: s.Name, Checks: s.Handover})
 		t[path.Join(s.Name, "verify.json")] = spec.Encode(spec.Verify{Version: spec.Version, Service: s.Name, Checks: s.Verify})
 	}
