@@ -65,14 +65,19 @@ func TestParse(t *testing.T) {
 
 func TestAddressTaken(t *testing.T) {
 	needNamespace(t)
-	target := newService(t)
-	port := target.at.Port()
+	free, err := net.Listen("tcp4", "0.0.0.0:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := free.Addr().(*net.TCPAddr).AddrPort().Port()
+	free.Close()
+	c := Config{
+		Listen:  netip.AddrPortFrom(netip.MustParseAddr(host), port),
+		Targets: []netip.AddrPort{netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port)},
+		DNS:     true,
+	}
 	for _, where := range []string{host, "0.0.0.0"} {
 		at := netip.AddrPortFrom(netip.MustParseAddr(where), port)
-		c := Config{Listen: netip.AddrPortFrom(netip.MustParseAddr(host), port), Targets: []netip.AddrPort{target.at}, DNS: true}
-		if where == "0.0.0.0" {
-			target.Close() // it has the port on loopback
-		}
 		l, err := net.ListenTCP("tcp4", net.TCPAddrFromAddrPort(at))
 		if err != nil {
 			t.Fatal(err)

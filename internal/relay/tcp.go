@@ -126,12 +126,12 @@ func (r *Relay) second(ended <-chan error, client, target *net.TCPConn) error {
 		select {
 		case err := <-ended:
 			return err
-		case now := <-check.C:
+		case <-check.C:
 			if p := progress(client) + progress(target); p != moved {
-				moved, since = p, now
+				moved, since = p, time.Now()
 				continue
 			}
-			if now.Sub(since) < r.idle {
+			if time.Since(since) < r.idle {
 				continue
 			}
 			reset(client)
