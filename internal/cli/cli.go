@@ -52,10 +52,12 @@ one policy file lists, and proves from the inside that it is so.`,
   corral init --profile shell    a policy for this project
   corral run                     the agent, in this project
   corral run -- make test        any command, behind the same fence
+  corral shell                   a shell beside the agent
   corral verify                  proves the fence
 
 Exit status: 0 done; 1 the operation or a check failed; 2 the policy or the
-request is invalid; run returns the agent's own once it has started.`,
+request is invalid; run and shell return the agent's and the shell's own once it
+has started.`,
 		Version:                    spec.Release(),
 		SilenceUsage:               true,
 		SilenceErrors:              true,
@@ -67,13 +69,52 @@ request is invalid; run returns the agent's own once it has started.`,
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return exit.Invalidf(fmt.Sprintf("see %s --help", c.CommandPath()), "%v", err)
 	})
-	root.AddCommand(a.install(), a.init(), a.demo(), a.version())
-	for _, c := range []*cobra.Command{a.run(), a.down(), a.status(), a.verify(), a.render(), a.policyCommand()} {
-		c.PersistentFlags().StringVar(&a.policy, "policy", "", "the policy file (default: corral.yaml here or above)")
-		c.PersistentFlags().StringVar(&a.project, "project", "", "the project directory (default: the policy's own; with --policy, the working directory)")
-		root.AddCommand(c)
+	for _, g := range []struct {
+		id, title string
+		project   bool // its commands are about one project
+		commands  []*cobra.Command
+	}{
+		{"start", "Start:", false, []*cobra.Command{a.init(), a.demo()}},
+		{"run", "Run:", true, []*cobra.Command{a.run(), a.shell(), a.build(), a.down()}},
+		{"look", "Look:", true, []*cobra.Command{a.status(), a.logs(), a.verify()}},
+		{"policy", "Policy:", true, []*cobra.Command{a.policyCommand(), a.render()}},
+		{machineGroup, "This machine:", false, []*cobra.Command{a.install(), a.version()}},
+	} {
+		root.AddGroup(&cobra.Group{ID: g.id, Title: g.title})
+		for _, c := range g.commands {
+			if c.GroupID = g.id; g.project {
+				c.PersistentFlags().StringVar(&a.policy, "policy", "", "the policy file (default: corral.yaml here or above)")
+				c.PersistentFlags().StringVar(&a.project, "project", "", "the project directory (default: the policy's own; with --policy, the working directory)")
+			}
+			root.AddCommand(c)
+		}
 	}
+	given(root)
 	return root
+}
+
+// machineGroup is where help lists what is about no project.
+const machineGroup = "machine"
+
+// given fits the commands that come with cobra into ours: completion is for the
+// shells of the systems that corral runs on.
+func given(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		switch c.Name() {
+		case "help":
+			c.GroupID, c.Short = machineGroup, "Say more about a command"
+		case "completion":
+			c.GroupID, c.Short = machineGroup, "Print the completion script of a shell"
+			c.Args, c.RunE = cobra.ArbitraryArgs, subcommand
+			for _, shell := range c.Commands() {
+				if shell.Args = noArgs; shell.Name() == "powershell" {
+					c.RemoveCommand(shell)
+				}
+			}
+		}
+	}
 }
 
 // subcommand is what a command with others below it does by itself.
@@ -144,7 +185,7 @@ func hint(err error) string {
 	case errors.As(err, &unmountable):
 		return unmountable.Hint
 	case errors.As(err, &running):
-		return "corral status says how it is, corral down ends it"
+		return "corral shell opens a shell in it, corral status says how it is, corral down ends it"
 	case errors.As(err, new(plan.ErrPolicyBelow)):
 		return "keep it at the top of the project, or outside of every mount"
 	case errors.As(err, new(plan.ErrNoResolver)):

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -12,6 +13,7 @@ import (
 	"github.com/corral-sandbox/corral/internal/policy"
 	"github.com/corral-sandbox/corral/internal/printable"
 	"github.com/corral-sandbox/corral/internal/report"
+	"github.com/corral-sandbox/corral/internal/secret"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
 
@@ -48,27 +50,9 @@ func (a *app) prove(ctx context.Context, e *engine.Engine, p *project) (proof *e
 	if err != nil {
 		return nil, err
 	}
-	var gate, service engine.Member
-	for _, m := range members {
-		switch {
-		case m.Role == engine.RoleGate:
-			gate = m
-		case m.Role == engine.RoleService && m.Running && m.Purpose == engine.PurposeRun:
-			service = m
-		}
-	}
-	if service.ID != "" {
-		now := policy.Seen{Dev: p.policy.Self.Dev, Ino: p.policy.Self.Ino, Digest: p.policy.Digest}
-		if changed(now, members) {
-			also := ""
-			if unbound(now, members) {
-				also = "; " + bindGone
-			}
-			return nil, exit.Failedf("corral down ends it; the next verify proves the policy as it is now",
-				"cannot tell: the sandbox that is up (%s) was made from another version of %s%s", service.Sandbox, p.policy.File, also)
-		}
-		if unbound(now, members) {
-			return nil, exit.Failedf("corral down ends it", "%s", bindGone)
+	if gate, service := running(members); service.ID != "" {
+		if wrong := p.outdated(members); wrong != "" {
+			return nil, exit.Failedf("corral down ends it; the next verify proves the policy as it is now", "cannot tell: %s", wrong)
 		}
 		return a.proveRunning(ctx, e, p, gate, service)
 	}
@@ -104,6 +88,47 @@ func (a *app) prove(ctx context.Context, e *engine.Engine, p *project) (proof *e
 	return proof, err
 }
 
+// running are the gate and the service of a run that is up; the service is zero
+// if there is none.
+func running(members []engine.Member) (gate, service engine.Member) {
+	for _, m := range members {
+		switch {
+		case m.Role == engine.RoleGate:
+			gate = m
+		case m.Role == engine.RoleService && m.Running && m.Purpose == engine.PurposeRun:
+			service = m
+		}
+	}
+	return gate, service
+}
+
+// outdated says how what is up differs from the policy as it is now, empty if
+// it does not.
+func (p *project) outdated(members []engine.Member) string {
+	now := policy.Seen{Dev: p.policy.Self.Dev, Ino: p.policy.Self.Ino, Digest: p.policy.Digest}
+	switch gone := unbound(now, members); {
+	case changed(now, members):
+		wrong := fmt.Sprintf("the sandbox that is up (%s) was made from another version of %s", members[0].Sandbox, p.policy.File)
+		if gone {
+			wrong += "; " + bindGone
+		}
+		return wrong
+	case gone:
+		return bindGone
+	}
+	return ""
+}
+
+// well is nil if a service and the gate it is behind are as they should be.
+func well(ctx context.Context, e *engine.Engine, gate, service engine.Member) error {
+	for _, h := range e.Health(ctx, []engine.Member{gate, service}) {
+		if !h.OK {
+			return fmt.Errorf("%s: %s", h.Service, h.State)
+		}
+	}
+	return nil
+}
+
 // show prints a proof as lines and turns it into the exit status.
 func (a *app) show(proof *engine.Proof) error {
 	tally, err := report.Text(a.out, []report.Section{proof.Section}, a.colour())
@@ -129,19 +154,42 @@ func verdict(t report.Tally, err error) error {
 }
 
 func (a *app) proveRunning(ctx context.Context, e *engine.Engine, p *project, gate, service engine.Member) (*engine.Proof, error) {
-	for _, h := range e.Health(ctx, []engine.Member{gate, service}) {
-		if !h.OK {
-			return nil, fmt.Errorf("%s: %s", h.Service, h.State)
-		}
+	err := well(ctx, e, gate, service)
+	if err != nil {
+		return nil, err
 	}
-	var err error
 	if p.network, p.host.Subnet, err = inForce(ctx, e); err != nil {
 		return nil, err
 	}
 	p.host.Shields = service.Shields
+	vars, err := p.variables()
+	if err != nil {
+		return nil, err
+	}
+	p.host.Secrets = names(vars)
 	planned, err := p.draft(ctx, e, nil)(gate.Address)
 	if err != nil {
 		return nil, err
 	}
 	return e.Verify(ctx, gate.ID, service.ID, planned.Services[0])
+}
+
+// variables are what the policy's env_file says.
+func (p *project) variables() ([]secret.Var, error) {
+	if p.policy.EnvFile.Path == "" {
+		return nil, nil
+	}
+	owners := []uint32{p.host.UID}
+	if os.Geteuid() == 0 {
+		owners = append(owners, 0)
+	}
+	return secret.Load(p.policy.EnvFile.Path, owners...)
+}
+
+func names(vars []secret.Var) []string {
+	var out []string
+	for _, v := range vars {
+		out = append(out, v.Name)
+	}
+	return out
 }

@@ -8,15 +8,20 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/docker/docker/api/types"
 	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/pkg/stdcopy"
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
 	"github.com/corral-sandbox/corral/internal/exit"
+	"github.com/corral-sandbox/corral/internal/render"
 )
 
 // detachKeys are keys that nobody types: a run ends with its terminal, and
@@ -132,4 +137,196 @@ func judge(s *container.State, docker error) (int, error) {
 		return -1, fmt.Errorf("service: %s", s.Error)
 	}
 	return s.ExitCode, nil
+}
+
+// ErrServiceEnded is a service that ended while something ran beside its agent.
+var ErrServiceEnded = errors.New("the sandbox ended, and with it what ran in it")
+
+// Beside runs a command in a service that is up, through the same handover as
+// its agent, on the caller's own standard streams, and waits for its end. It
+// returns the command's exit status. env are variables over the service's own.
+//
+// A terminal in raw mode passes keys, Ctrl-C included, as bytes. Signals go to
+// the command's process group; the third one ends it.
+func (e *Engine) Beside(ctx context.Context, id string, args, env []string, t Terminal, stdin io.Reader, stdout, stderr io.Writer) (int, error) {
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
+	defer signal.Stop(signals)
+	resized := make(chan os.Signal, 1)
+	signal.Notify(resized, syscall.SIGWINCH)
+	defer signal.Stop(resized)
+	defer exit.Hold()()
+	if ctx.Err() != nil {
+		return -1, context.Cause(ctx)
+	}
+	created, err := e.api.ContainerExecCreate(ctx, id, container.ExecOptions{
+		Cmd: slices.Concat(render.Entrypoint, args), Env: env, Tty: t.TTY, DetachKeys: detachKeys,
+		AttachStdin: t.Stdin, AttachStdout: true, AttachStderr: true,
+	})
+	if err != nil {
+		return -1, e.unlessTakenDown(ctx, id, fmt.Errorf("service: %w", err))
+	}
+	conn, err := within(ctx, func() (types.HijackedResponse, error) {
+		return e.api.ContainerExecAttach(ctx, created.ID, container.ExecAttachOptions{Tty: t.TTY})
+	}, func(c types.HijackedResponse) { c.Close() })
+	if err != nil {
+		return -1, e.unlessTakenDown(ctx, id, fmt.Errorf("service: %w", err))
+	}
+	defer conn.Close()
+	if f, ok := stdin.(*os.File); ok && t.TTY {
+		before, err := term.MakeRaw(int(f.Fd()))
+		if err != nil {
+			return -1, fmt.Errorf("terminal: %w", err)
+		}
+		defer func() { _ = term.Restore(int(f.Fd()), before) }()
+		resized <- syscall.SIGWINCH // it has no size yet
+	}
+	if t.Stdin {
+		go func() {
+			_, _ = io.Copy(conn.Conn, stdin) // ends with its reader, or with us
+			_ = conn.CloseWrite()
+		}()
+	}
+	ended := make(chan error, 1)
+	go func() {
+		var err error
+		if t.TTY {
+			_, err = io.Copy(stdout, conn.Reader)
+		} else {
+			_, err = stdcopy.StdCopy(stdout, stderr, conn.Reader)
+		}
+		ended <- err
+	}()
+	var again, hungUp <-chan time.Time
+	for asked, sized := 0, 0; ; {
+		select {
+		case err := <-ended:
+			if err != nil { // ours: nobody takes what it says
+				e.kill(ctx, id, created.ID, syscall.SIGKILL)
+				return -1, fmt.Errorf("nobody takes the output any more, so what ran was ended: %w", err)
+			}
+			return e.besideOutcome(ctx, id, created.ID)
+		case <-hungUp:
+			e.kill(ctx, id, created.ID, syscall.SIGKILL)
+			conn.Close()
+		case <-resized:
+			sized = 0
+			again = time.After(0)
+		case <-again:
+			// What has only just been started may not have a terminal yet.
+			if again = nil; !e.resize(ctx, created.ID, stdout) && sized < resizeTries {
+				sized++
+				again = time.After(resizePause)
+			}
+		case s := <-signals:
+			asked++
+			sent := s.(syscall.Signal)
+			if sent == syscall.SIGHUP {
+				hungUp = time.After(hangUpGrace)
+			}
+			if asked > patience {
+				sent = syscall.SIGKILL
+			}
+			if !e.kill(ctx, id, created.ID, sent) || asked > patience {
+				conn.Close()
+			}
+		}
+	}
+}
+
+const (
+	resizeTries = 50
+	resizePause = 20 * time.Millisecond
+)
+
+// resize gives a command the size of a terminal; false if it could not.
+func (e *Engine) resize(ctx context.Context, command string, stdout io.Writer) bool {
+	f, ok := stdout.(*os.File)
+	if !ok {
+		return true
+	}
+	width, height, err := term.GetSize(int(f.Fd()))
+	if err != nil || width <= 0 || height <= 0 {
+		return true // there is none to give
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerWithin)
+	defer cancel()
+	return e.api.ContainerExecResize(ctx, command, container.ResizeOptions{Width: uint(width), Height: uint(height)}) == nil
+}
+
+// kill sends a signal to the process group of a command beside a service's
+// agent. The engine has no verb for that; the command is the person's own
+// process. It is false if there was nothing to get it.
+func (e *Engine) kill(ctx context.Context, id, command string, s syscall.Signal) bool {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerWithin)
+	defer cancel()
+	got, err := e.api.ContainerExecInspect(ctx, command)
+	if err != nil || !got.Running || got.Pid <= 1 {
+		return false
+	}
+	// An engine that counts processes otherwise than this machine does names
+	// somebody else's.
+	groups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", got.Pid))
+	if err != nil || !strings.Contains(string(groups), id) {
+		return false
+	}
+	return unix.Kill(-got.Pid, s) == nil || unix.Kill(got.Pid, s) == nil
+}
+
+// settle is how long the engine is given to notice an end that was seen
+// already, and how often it is asked.
+const (
+	settle    = 2 * time.Second
+	settleAsk = 20 * time.Millisecond
+)
+
+// besideOutcome is what became of a command whose output has ended.
+func (e *Engine) besideOutcome(ctx context.Context, id, command string) (int, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerWithin)
+	defer cancel()
+	until := time.Now().Add(settle)
+	for {
+		got, err := e.api.ContainerExecInspect(ctx, command)
+		state, known := e.State(ctx, id)
+		switch late := time.Now().After(until); {
+		case known && state != container.StateRunning:
+			return -1, ErrServiceEnded
+		case err == nil && !got.Running && (got.ExitCode != killed || late):
+			// Everything in a service that ends is killed first.
+			return got.ExitCode, nil
+		case err == nil && late:
+			return -1, errors.New("nobody takes its output any more: it runs on")
+		case err != nil && late:
+			return -1, fmt.Errorf("service: %w", err)
+		}
+		time.Sleep(settleAsk)
+	}
+}
+
+// killed is the status of what SIGKILL ended.
+const killed = 128 + int(syscall.SIGKILL)
+
+// Logs writes what the engine kept of a container's output, byte for byte, and
+// with follow what comes, until the container or ctx ends.
+func (e *Engine) Logs(ctx context.Context, id string, follow bool, stdout, stderr io.Writer) error {
+	got, err := e.api.ContainerInspect(ctx, id)
+	if err != nil {
+		return err
+	}
+	logs, err := within(ctx, func() (io.ReadCloser, error) {
+		return e.api.ContainerLogs(ctx, id, container.LogsOptions{ShowStdout: true, ShowStderr: true, Follow: follow})
+	}, func(c io.ReadCloser) { c.Close() })
+	if err != nil {
+		return err
+	}
+	defer logs.Close()
+	if got.Config.Tty {
+		_, err = io.Copy(stdout, logs)
+	} else {
+		_, err = stdcopy.StdCopy(stdout, stderr, logs)
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
 }

@@ -29,9 +29,36 @@ func (e *Engine) Prune(ctx context.Context, guests host.Guests, gate string) {
 	e.pruneGuests(ctx, guestName(guests))
 }
 
+// Built is an image that is there now.
+type Built struct {
+	Image string        // its name, with the digest of everything that went in
+	Took  time.Duration // what it took to build; 0 if it was there
+}
+
+// Build makes the images of a plan that are not there: the gate's, then one of
+// each service, in the plan's order. No container is made.
+func (e *Engine) Build(ctx context.Context, guests host.Guests, p *plan.Plan, files render.Tree) (gate Built, services []Built, err error) {
+	if gate, err = e.gateImage(ctx, guests); err != nil {
+		return gate, nil, err
+	}
+	for _, s := range p.Services {
+		built, err := e.serviceImage(ctx, p.ID, s, files)
+		if err != nil {
+			return gate, nil, err
+		}
+		services = append(services, built)
+	}
+	return gate, services, nil
+}
+
 // GateImage builds the gate image if it is not there and returns its name,
 // which holds the digest of everything that went in.
 func (e *Engine) GateImage(ctx context.Context, guests host.Guests) (string, error) {
+	built, err := e.gateImage(ctx, guests)
+	return built.Image, err
+}
+
+func (e *Engine) gateImage(ctx context.Context, guests host.Guests) (Built, error) {
 	tree := render.Tree{"Dockerfile": deploy.GateDockerfile}
 	for name, b := range guests {
 		tree["bin/"+name] = b
@@ -41,34 +68,40 @@ func (e *Engine) GateImage(ctx context.Context, guests host.Guests) (string, err
 
 // ServiceImage builds a service's image if what goes in has changed.
 func (e *Engine) ServiceImage(ctx context.Context, sandbox string, s plan.Service, files render.Tree) (string, error) {
-	repo := "corral-" + sandbox + "-" + s.Name
-	tag, err := e.build(ctx, repo, s.Base, files.Sub(render.Image(s.Name)), "the image of service "+s.Name)
-	if err == nil {
-		e.prune(ctx, repo, tag)
-	}
-	return tag, err
+	built, err := e.serviceImage(ctx, sandbox, s, files)
+	return built.Image, err
 }
 
-func (e *Engine) build(ctx context.Context, repo, base string, tree render.Tree, what string) (string, error) {
+func (e *Engine) serviceImage(ctx context.Context, sandbox string, s plan.Service, files render.Tree) (Built, error) {
+	repo := "corral-" + sandbox + "-" + s.Name
+	built, err := e.build(ctx, repo, s.Base, files.Sub(render.Image(s.Name)), "the image of service "+s.Name)
+	if err == nil {
+		e.prune(ctx, repo, built.Image)
+	}
+	return built, err
+}
+
+func (e *Engine) build(ctx context.Context, repo, base string, tree render.Tree, what string) (Built, error) {
+	start := time.Now()
 	id, err := e.base(ctx, base)
 	if err != nil {
-		return "", err
+		return Built{}, err
 	}
 	tree = tree.With("base", []byte(id)) // another base makes another image
 	tag := repo + ":" + tree.Digest()[:16]
 	if _, err := e.api.ImageInspect(ctx, tag); err == nil {
-		return tag, nil
+		return Built{Image: tag}, nil
 	} else if !errdefs.IsNotFound(err) {
-		return "", fmt.Errorf("image %s: %w", tag, err)
+		return Built{}, fmt.Errorf("image %s: %w", tag, err)
 	}
 	e.Progress("building %s", what)
 	if said, err := e.docker(ctx, tree.Tar(), "build", "--force-rm", "--tag", tag, "-"); err != nil {
 		if ctx.Err() != nil {
-			return "", context.Cause(ctx)
+			return Built{}, context.Cause(ctx)
 		}
-		return "", &BuildFailed{What: what, Output: lastWords(string(said)), Err: err}
+		return Built{}, &BuildFailed{What: what, Output: lastWords(string(said)), Err: err}
 	}
-	return tag, nil
+	return Built{Image: tag, Took: time.Since(start)}, nil
 }
 
 // BuildFailed is an image that could not be built.

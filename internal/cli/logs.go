@@ -1,0 +1,72 @@
+package cli
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/corral-sandbox/corral/internal/engine"
+	"github.com/corral-sandbox/corral/internal/exit"
+)
+
+func (a *app) logs() *cobra.Command {
+	var follow bool
+	c := &cobra.Command{
+		Use:   "logs [SERVICE]",
+		Short: "Print what the agent, or the gate, has written",
+		Long: `Prints what the engine kept of a service's output in the sandbox that is up:
+main, the agent, or gate. It comes as the agent wrote it, with whatever it
+makes a terminal do; corral logs | less is safe to read.`,
+		Example: `  corral logs
+  corral logs -f
+  corral logs gate`,
+		ValidArgs: []string{"main", "gate"},
+		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return exit.Invalidf("see corral logs --help", "corral logs takes one service, got %q", args[1])
+			}
+			return a.showLogs(c.Context(), append(args, "main")[0], follow)
+		},
+	}
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on until it ends")
+	return c
+}
+
+// showLogs needs no policy: it may be anything by now.
+func (a *app) showLogs(ctx context.Context, service string, follow bool) error {
+	e, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	file, err := a.governed(ctx, e)
+	if err != nil {
+		return err
+	}
+	members, err := e.Members(ctx, file)
+	if err != nil {
+		return err
+	}
+	if len(members) == 0 {
+		return exit.Failedf("corral run starts it; what it writes is kept as long as it is up", "nothing of %s is up", file)
+	}
+	var known []string
+	for _, m := range members {
+		name := spoken(m)
+		if name == service {
+			return e.Logs(ctx, m.ID, follow, a.out, a.err)
+		}
+		known = append(known, name)
+	}
+	slices.Sort(known)
+	return exit.Invalidf("there is "+strings.Join(known, ", "), "no service is called %q", service)
+}
+
+// spoken is what people call a container of a sandbox.
+func spoken(m engine.Member) string {
+	if m.Role == engine.RoleGate {
+		return strings.TrimPrefix(m.Service+"-gate", "main-")
+	}
+	return m.Service
+}

@@ -1,0 +1,77 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/corral-sandbox/corral/internal/engine"
+	"github.com/corral-sandbox/corral/internal/exit"
+)
+
+// anyShell is bash where the image has it, else sh.
+var anyShell = []string{"sh", "-c", "command -v bash >/dev/null && exec bash || exec sh"}
+
+func (a *app) shell() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "shell [-- COMMAND [ARGS…]]",
+		Short: "Open a shell behind the fence, beside the agent",
+		Long: `Opens a shell, or runs a command, in the sandbox that is up: as the agent's user,
+in its container, after the same proof of the fence. If none is up, one is
+brought up for it, as corral run does. The exit status is the shell's.`,
+		Example: `  corral shell
+  corral shell -- git status
+  corral shell < commands.sh`,
+		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) > 0 && c.ArgsLenAtDash() != 0 {
+				return exit.Invalidf("write corral shell -- "+strings.Join(args, " "), "the command goes after --")
+			}
+			if len(args) == 0 {
+				args = anyShell
+			}
+			return a.with(c.Context(), func(p *project, e *engine.Engine) error {
+				return a.enter(c.Context(), p, e, args)
+			})
+		},
+	}
+	a.acceptFlag(c)
+	return c
+}
+
+// enter runs a command beside the agent that is up, or as the agent.
+func (a *app) enter(ctx context.Context, p *project, e *engine.Engine, args []string) error {
+	members, err := e.Members(ctx, p.policy.File)
+	if err != nil {
+		return err
+	}
+	gate, service := running(members)
+	if service.ID == "" {
+		return a.runAgent(ctx, p, e, args)
+	}
+	if wrong := p.outdated(members); wrong != "" {
+		return exit.Failedf("corral down ends it; the next corral shell is behind the policy as it is now", "%s", wrong)
+	}
+	if err := well(ctx, e, gate, service); err != nil {
+		return err
+	}
+	var env []string
+	for _, name := range []string{"TERM", "COLORTERM"} { // it may be another terminal than the agent's
+		if v, found := p.host.Environment[name]; found {
+			env = append(env, name+"="+v)
+		}
+	}
+	t := engine.Terminal{TTY: terminal(a.in) && terminal(a.out), Stdin: true}
+	code, err := e.Beside(ctx, service.ID, args, env, t, a.in, a.out, a.err)
+	if t.TTY {
+		fmt.Fprint(a.err, sane)
+	}
+	if err != nil {
+		return err
+	}
+	if code != 0 {
+		return exit.Status(code)
+	}
+	return nil
+}
