@@ -31,6 +31,7 @@ type project struct {
 	profile *profile.Profile
 	host    plan.Host
 	network plan.Network
+	env     policy.Env
 
 	shields  []wayback.Bind // of host.Shields all that is known
 	accepted bool           // a person said yes to all that it grants
@@ -53,7 +54,7 @@ func (a *app) load() (*project, error) {
 	if err != nil {
 		return nil, err
 	}
-	pol, err := policy.Load(file, policy.Env{
+	env := policy.Env{
 		Home:       person.Homes[0],
 		Homes:      person.Homes[1:],
 		UID:        int(person.UID),
@@ -61,7 +62,8 @@ func (a *app) load() (*project, error) {
 		ConfigHome: os.Getenv("XDG_CONFIG_HOME"),
 		DataHome:   os.Getenv("XDG_DATA_HOME"),
 		Profiles:   profile.Names(),
-	})
+	}
+	pol, err := policy.Load(file, env)
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +75,15 @@ func (a *app) load() (*project, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &project{policy: pol, profile: prof, network: network, host: plan.Host{
+	var trusted [][]byte
+	if set.CABundle != "" {
+		bundle, err := host.CABundle(set.CABundle, host.Caller())
+		if err != nil {
+			return nil, err
+		}
+		trusted = bundle.Each()
+	}
+	p := &project{policy: pol, profile: prof, network: network, env: env, host: plan.Host{
 		UID:         person.UID,
 		GID:         person.GID,
 		Homes:       person.Homes,
@@ -82,6 +92,8 @@ func (a *app) load() (*project, error) {
 		Probes:      set.Probes,
 		Subnet:      set.Subnet,
 		Environment: map[string]string{},
+
+		Certificates: trusted,
 	}}
 	for _, name := range passed {
 		if v := os.Getenv(name); v != "" {

@@ -85,6 +85,9 @@ func (a *app) ready(ctx context.Context, p *project, hooks bool) error {
 			return err
 		}
 	}
+	if err := a.furnish(p, true); err != nil {
+		return err
+	}
 	p.host.GitName, p.host.GitEmail = host.GitIdentity(ctx, p.host.Homes[0])
 	return p.shield()
 }

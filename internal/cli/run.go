@@ -29,7 +29,7 @@ agent's.`,
 				return exit.Invalidf("write corral run -- "+strings.Join(args, " "), "the agent's command goes after --")
 			}
 			return a.with(c.Context(), func(p *project, e *engine.Engine) error {
-				return a.runAgent(c.Context(), p, e, args)
+				return a.runAgent(c.Context(), p, e, p.profile.Line(args))
 			})
 		},
 	}

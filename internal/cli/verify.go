@@ -167,6 +167,9 @@ func (a *app) proveRunning(ctx context.Context, e *engine.Engine, p *project, ga
 		return nil, err
 	}
 	p.host.Secrets = names(vars)
+	if err := a.furnish(p, false); err != nil {
+		return nil, err
+	}
 	planned, err := p.draft(ctx, e, nil)(gate.Address)
 	if err != nil {
 		return nil, err

@@ -29,6 +29,15 @@ type Bundle struct {
 	Certificates []*x509.Certificate
 }
 
+// Each is every certificate by itself, in PEM.
+func (b Bundle) Each() [][]byte {
+	var out [][]byte
+	for _, c := range b.Certificates {
+		out = append(out, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw}))
+	}
+	return out
+}
+
 // CABundle reads the certificates in the file at an absolute path, by symbolic
 // links too: a regular file of uid's or root's that nobody else can write, in
 // PEM, with text between the blocks at most. At least one certificate is that of

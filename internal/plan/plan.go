@@ -253,7 +253,11 @@ func Inode(dev, ino uint64) string { return fmt.Sprintf("%d:%d", dev, ino) }
 
 // Defaults are what a profile adds to a policy.
 func Defaults(prof *profile.Profile) policy.Defaults {
-	return policy.Defaults{Profile: prof.Name, Command: prof.Command, Egress: prof.Egress}
+	d := policy.Defaults{Profile: prof.Name, Command: prof.Command, Egress: prof.Egress, Copies: prof.Seed, State: prof.State}
+	for _, m := range prof.Mounts {
+		d.Reads = append(d.Reads, m.Path)
+	}
+	return d
 }
 
 // grants are the rules as the gate is told.

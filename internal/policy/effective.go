@@ -43,10 +43,14 @@ type Effective struct {
 	GitDir       string             `json:"git_dir"`    // rw, ro
 	Background   []string           `json:"background"` // sorted
 	PreLaunch    []string           `json:"pre_launch"` // in order
+	// What the profile takes of the person's, as ~/…: directories that the agent
+	// can read, and files that are copied once.
+	ProfileReads  []string `json:"profile_reads"`
+	ProfileCopies []string `json:"profile_copies"`
 }
 
 // EffectiveVersion changes when an older record would mean something else.
-const EffectiveVersion = 1
+const EffectiveVersion = 2
 
 // EffectiveMount is one host path as it is bound.
 type EffectiveMount struct {
@@ -75,6 +79,9 @@ type Defaults struct {
 	Profile string
 	Command []string
 	Egress  []string // names, TCP 443 and 80, soft
+	Reads   []string // directories of the person's, as ~/…, read-only
+	Copies  []string // files of the person's, as ~/…, copied into a new state
+	State   []string // directories of the agent's, as ~/…, kept between runs
 }
 
 // Rules are all that the policy opens: its own in the order written, then the
@@ -138,6 +145,9 @@ func (p *Policy) Effective(d Defaults) Effective {
 		GitDir:     p.Git.dir(),
 		Background: p.Background,
 		PreLaunch:  texts(p.PreLaunch),
+
+		ProfileReads:  d.Reads,
+		ProfileCopies: d.Copies,
 	}
 	if len(e.Command) == 0 {
 		e.Command = d.Command
@@ -213,6 +223,8 @@ func (e Effective) canonical() Effective {
 	e.Run = ordered(e.Run, nil)
 	e.Background = ordered(e.Background, cmp.Compare)
 	e.PreLaunch = ordered(e.PreLaunch, nil)
+	e.ProfileReads = ordered(e.ProfileReads, cmp.Compare)
+	e.ProfileCopies = ordered(e.ProfileCopies, cmp.Compare)
 	return e
 }
 

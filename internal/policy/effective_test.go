@@ -180,12 +180,12 @@ func TestDecodeEffective(t *testing.T) {
 	record := string(everything().Effective(byShell).Encode())
 	for _, c := range []struct{ name, old, new, err string }{
 		{"nothing", record, "", "unexpected end of JSON input"},
-		{"null", record, "null", "the record has version 0, this corral reads version 1"},
+		{"null", record, "null", "the record has version 0, this corral reads version 2"},
 		{"a list", record, "[]", "json: cannot unmarshal array into Go value of type struct { Version int }"},
 		{"trailing data", record, record + "{}", "invalid character '{' after top-level value"},
-		{"an older version", `"version": 1`, `"version": 0`, "the record has version 0, this corral reads version 1"},
-		{"a later version", `"version": 1`, `"version": 2, "new": 1`, "the record has version 2, this corral reads version 1"},
-		{"an unknown field", `"version": 1`, `"version": 1, "new": 1`, `json: unknown field "new"`},
+		{"an older version", `"version": 2`, `"version": 0`, "the record has version 0, this corral reads version 2"},
+		{"a later version", `"version": 2`, `"version": 3`, "the record has version 3, this corral reads version 2"},
+		{"an unknown field", `"version": 2`, `"version": 2, "new": 1`, `json: unknown field "new"`},
 		{"a wrong type", `"read_only": true`, `"read_only": 1`, "json: cannot unmarshal number into Go struct field EffectiveMount.mounts.read_only of type bool"},
 		{"a port that is none", `5432`, `65536`, "json: cannot unmarshal number 65536 into Go struct field EffectiveService.host_services.port of type uint16"},
 		{"a missing limit", "  \"memory\": 8589934592,\n", "", "the record is not as corral writes it"},

@@ -61,6 +61,8 @@ func Diff(old, new Effective) []Change {
 	d.word("git.dir", old.GitDir, new.GitDir)
 	d.set("background", old.Background, new.Background)
 	d.sequence("hooks.pre_launch", old.PreLaunch, new.PreLaunch)
+	d.set("profile.reads", old.ProfileReads, new.ProfileReads)
+	d.set("profile.copies", old.ProfileCopies, new.ProfileCopies)
 	if !slices.Equal(old.Command, new.Command) {
 		d.add("command", commandText(old.Command), commandText(new.Command), true)
 	}

@@ -186,6 +186,8 @@ func TestDiff(t *testing.T) {
 		{"git config", func(e *Effective) { e.GitConfig = "writable" }, "git.config -ro +writable !"},
 		{"git dir", func(e *Effective) { e.GitDir = "ro" }, "git.dir -rw +ro !"},
 		{"background", func(e *Effective) { e.Background = nil }, "background -cron !"},
+		{"the profile reads more", func(e *Effective) { e.ProfileReads = []string{"~/.a"} }, "profile.reads +~/.a !"},
+		{"the profile copies more", func(e *Effective) { e.ProfileCopies = []string{"~/.b"} }, "profile.copies +~/.b !"},
 		{"hook removed", func(e *Effective) { e.PreLaunch = []string{"y"} }, "hooks.pre_launch -x"},
 		{"hooks swapped", func(e *Effective) { e.PreLaunch = []string{"y", "x"} }, "hooks.pre_launch -x\nhooks.pre_launch -y\nhooks.pre_launch +y !\nhooks.pre_launch +x !"},
 		{"hook added", func(e *Effective) { e.PreLaunch = []string{"x", "w", "y"} }, "hooks.pre_launch +w !"},
@@ -464,7 +466,7 @@ func excess(a, b Effective) string {
 		}
 	}
 	fixed := func(e Effective) string {
-		return fmt.Sprintf("%q", []any{e.Project, e.Profile, e.Name, e.Mode, e.Command, e.Refresh, e.Base, e.Packages, e.GitConfig, e.GitDir, e.Background})
+		return fmt.Sprintf("%q", []any{e.Project, e.Profile, e.Name, e.Mode, e.Command, e.Refresh, e.Base, e.Packages, e.GitConfig, e.GitDir, e.Background, e.ProfileReads, e.ProfileCopies})
 	}
 	if fixed(a) != fixed(b) {
 		return "what is never narrower"
@@ -519,7 +521,7 @@ func (d *draw) limit() int64 { return int64(d.n(4) << 10) }
 
 // change draws one field of e anew, or an entry of a list.
 func (d *draw) change(e *Effective) {
-	switch d.n(27) {
+	switch d.n(29) {
 	case 0:
 		e.Mounts = entry(d, e.Mounts, d.mount)
 	case 1:
@@ -567,6 +569,10 @@ func (d *draw) change(e *Effective) {
 			m := &e.Mounts[d.n(len(e.Mounts))]
 			m.ReadOnly = !m.ReadOnly
 		}
+	case 22:
+		e.ProfileReads = entry(d, e.ProfileReads, func() string { return d.word("~/a", "~/b") })
+	case 23:
+		e.ProfileCopies = entry(d, e.ProfileCopies, func() string { return d.word("~/a", "~/b") })
 	default:
 		if len(e.Egress) > 0 {
 			d.part(&e.Egress[d.n(len(e.Egress))])
