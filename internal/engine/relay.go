@@ -278,6 +278,7 @@ func (e *Engine) startRelay(ctx context.Context, id string) error {
 
 // relayFailed makes sense of what a relay said before it ended.
 func relayFailed(said string) error {
+	said, _, _ = strings.Cut(said, "\n") // below it is a hint for a person inside
 	said = strings.TrimPrefix(said, "corral-gate: ")
 	if strings.HasPrefix(said, spec.RelayTaken) {
 		return &relayTaken{said}

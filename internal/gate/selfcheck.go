@@ -173,7 +173,7 @@ func (g *gate) checkLiveness(ctx context.Context) error {
 		case failures[i] == nil:
 			g.sayf("OK: %s accepts connections at %s", t.ok, reached[i])
 		case t.host:
-			err, hint := hostFailure(t.to[0], failures[i])
+			hint, err := hostFailure(t.to[0], failures[i])
 			failed, hints = append(failed, fmt.Errorf("%s: %w", t.what, err)), append(hints, hint)
 		default:
 			failed = append(failed, fmt.Errorf("%s: accepts no connection: %w", t.what, failures[i]))
@@ -210,16 +210,16 @@ const bridge = "corral0"
 // hostFailure says in plain words why a host service does not answer, and what
 // to do. Somebody who refuses at once was reached, so that only the service is
 // missing; who is silent was not.
-func hostFailure(to netip.AddrPort, err error) (plain error, hint string) {
+func hostFailure(to netip.AddrPort, err error) (hint string, plain error) {
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ECONNRESET):
-		return fmt.Errorf("nothing listens on 127.0.0.1:%d of this machine", to.Port()),
-			fmt.Sprintf("start what listens on port %d, or take it out of host_services (ss -ltn shows what listens)", to.Port())
+		return fmt.Sprintf("start what listens on port %d, or take it out of host_services (ss -ltn shows what listens)", to.Port()),
+			fmt.Errorf("nothing listens on 127.0.0.1:%d of this machine", to.Port())
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, syscall.ETIMEDOUT), errors.Is(err, syscall.EHOSTUNREACH):
-		return fmt.Errorf("the relay listens on %v, and nothing that is sent there from the sandbox arrives: a firewall of this machine drops it", to),
-			"let it in: " + letIn(to, "tcp")
+		return "let it in: " + letIn(to, "tcp"),
+			fmt.Errorf("the relay listens on %v, and nothing that is sent there from the sandbox arrives: a firewall of this machine drops it", to)
 	}
-	return err, fmt.Sprintf("start what listens on port %d, or take it out of host_services", to.Port())
+	return fmt.Sprintf("start what listens on port %d, or take it out of host_services", to.Port()), err
 }
 
 // letIn is how common firewalls of the host let in what gates send to it.
