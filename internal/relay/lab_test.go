@@ -116,9 +116,11 @@ type service struct {
 	at netip.AddrPort
 }
 
-func newService(t testing.TB) service {
+func newService(t testing.TB) service { return listenAt(t, "127.0.0.1") }
+
+func listenAt(t testing.TB, where string) service {
 	t.Helper()
-	l, err := net.ListenTCP("tcp4", net.TCPAddrFromAddrPort(netip.MustParseAddrPort("127.0.0.1:0")))
+	l, err := net.ListenTCP("tcp4", net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(where), 0)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // R024, R026: what is listed gets through; whoever is not is reset, and the
@@ -222,23 +224,34 @@ func TestResetIsPassedOn(t *testing.T) {
 }
 
 // A service that answers before it has read everything, and goes: the answer
-// arrives whole.
+// arrives whole, although the client goes on sending before it reads and most
+// of the answer has to wait in the relay.
 func TestEarlyAnswer(t *testing.T) {
 	needNamespace(t)
 	s := newService(t)
 	r := open(t, false, s.at)
 	serve(t, r)
 	r.Accept(addrs(one))
-	answer := bytes.Repeat([]byte("too large "), 1<<10)
-	for range 20 {
+	answer := bytes.Repeat([]byte("too large "), 60<<10)
+	for range 5 {
 		c := connect(t, one, s.at.Port())
 		inside := s.take(t)
 		says(t, c, inside, "POST")
-		inside.Write(answer)
+		if _, err := io.WriteString(c, "what nobody reads"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := inside.Write(answer); err != nil {
+			t.Fatal(err)
+		}
 		inside.CloseWrite()
-		inside.Close()
-		c.Write(make([]byte, 1<<10)) // nobody reads it
-		c.Write(make([]byte, 1<<10))
+		until(t, "the relay has the answer", func() bool { return unsent(t, inside) == 0 && unsent(t, c) == 0 })
+		inside.Close() // with unread data: a reset
+		for range 3 {
+			if _, err := io.WriteString(c, "more"); err != nil {
+				break
+			}
+			until(t, "the relay has what was sent", func() bool { return unsent(t, c) == 0 })
+		}
 		got, err := io.ReadAll(c)
 		if err != nil || !bytes.Equal(got, answer) {
 			t.Fatalf("%d bytes of %d, %v", len(got), len(answer), err)
@@ -246,6 +259,40 @@ func TestEarlyAnswer(t *testing.T) {
 		c.Close()
 	}
 	until(t, "all are over", func() bool { return r.counts(connection) == 0 })
+}
+
+// A client that never stops sending to a service that is gone is not kept.
+func TestEarlyAnswerForever(t *testing.T) {
+	needNamespace(t)
+	s := newService(t)
+	r := open(t, false, s.at)
+	r.idle = 200 * time.Millisecond
+	serve(t, r)
+	r.Accept(addrs(one))
+	c := connect(t, one, s.at.Port())
+	inside := s.take(t)
+	says(t, c, inside, "POST")
+	inside.CloseWrite()
+	until(t, "the relay knows", func() bool { return unsent(t, inside) == 0 })
+	inside.Close()
+	until(t, "the client cannot send any more", func() bool {
+		_, err := c.Write([]byte("more"))
+		return err != nil && !errors.Is(err, os.ErrDeadlineExceeded)
+	})
+	until(t, "the connection is over", func() bool { return r.counts(connection) == 0 })
+}
+
+// unsent is how much the peer's machine has not acknowledged.
+func unsent(t *testing.T, c *net.TCPConn) (n int) {
+	t.Helper()
+	raw, err := c.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cerr := raw.Control(func(fd uintptr) { n, err = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) }); cerr != nil || err != nil {
+		return 0 // it is gone
+	}
+	return n
 }
 
 func TestTargetDown(t *testing.T) {
