@@ -2,10 +2,16 @@ package engine
 
 import (
 	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 
+	"github.com/corral-sandbox/corral/internal/plan"
 	"github.com/corral-sandbox/corral/internal/spec"
 	"github.com/corral-sandbox/corral/test/lab"
 )
@@ -20,7 +26,8 @@ func TestVerifyThrowAway(t *testing.T) {
 	for _, line := range []string{
 		`ok +non-root`, `ok +no-capabilities`, `ok +same-netns-as-gate`, `ok +unlisted-host-blocked`, `ok +dns-closed`,
 		`ok +names-only-pinned`, `ok +allowed:api\.allowed\.test:443`, `ok +port-not-listed-blocked:api\.allowed\.test`, `ok +gateway-closed`,
-		`\d+ passed, 0 skipped, 0 failed`,
+		`ok +host-home-only-mounts`, `ok +no-port-published`, `ok +host-port-undeclared-blocked`, `ok +no-credential-dir:\.cargo/credentials`,
+		`skip +secret-absent-elsewhere: the policy has no secrets`, `\d+ passed, 1 skipped, 0 failed`,
 	} {
 		if !regexp.MustCompile(`(?m)^` + line + `$`).MatchString(r.out) {
 			t.Errorf("no line %s in %s", line, r.out)
@@ -91,5 +98,89 @@ func TestVerifyAnotherNamespace(t *testing.T) {
 	out := docker(t, "exec", s.agent(), "sh", "-c", spec.GuestDir+"/bin/corral-verify < "+s.dir+"/list.json || true")
 	if strings.Contains(out, `"result":"ok"`) || !strings.Contains(out, "same-netns-as-gate") {
 		t.Errorf("an agent in another namespace: %s", out)
+	}
+}
+
+// What somebody puts where the person's home would be is seen, also if it comes
+// with the image.
+func TestVerifyHostHome(t *testing.T) {
+	s := cloned(t, 0, nothing)
+	home, err := os.MkdirTemp("/var/tmp", "corral-home-") // no /tmp: the agent has its own
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(home) })
+	s.own(home, filepath.Join(home, "project"))
+	s.env = append(s.env, "HOME="+home)
+	s.dir = filepath.Join(home, "project")
+	s.id = plan.ID("nothing", filepath.Join(s.dir, "corral.yaml"))
+	s.write("corral.yaml", nothing)
+	s.accept()
+	if r := s.corral("verify"); r.code != 0 || !strings.Contains(r.out, "ok   host-home-only-mounts\n") {
+		t.Error(r)
+	}
+	s.write("corral.yaml", nothing+"image:\n  run: [\"mkdir -p "+home+" && echo x > "+home+"/.bashrc\"]\n")
+	if r := s.corral("verify", "--accept"); r.code != 1 || !strings.Contains(r.out, "FAIL host-home-only-mounts: "+home+"/.bashrc is there\n") {
+		t.Error(r)
+	}
+}
+
+// R117: a secret that is baked into the image, or on a command line, is found
+// and not shown; beside a sandbox that is up as well.
+func TestVerifySecretElsewhere(t *testing.T) {
+	s := cloned(t, 0, nothing)
+	file := s.private("project.env", "TOKEN="+canary+"\nPIN=1234\n", 0o600)
+	with := nothing + "secrets:\n  env_file: " + file + "\n"
+	s.write("corral.yaml", with)
+	s.accept()
+	const holds = "ok   secret-absent-elsewhere\n"
+	if r := s.corral("verify"); r.code != 0 || !strings.Contains(r.out, holds) {
+		t.Error(r)
+	}
+	red := func(what string, r result) {
+		t.Helper()
+		if r.code != 1 || !strings.Contains(r.out, "FAIL secret-absent-elsewhere: the value of TOKEN is in "+what) || strings.Contains(r.out, canary) {
+			t.Errorf("want %q, and no secret, in %v", what, r)
+		}
+	}
+	end := s.up("echo up; read -r _", "up")
+	if r := s.corral("verify"); r.code != 0 || !strings.Contains(r.out, holds) {
+		t.Errorf("beside an agent: %v", r)
+	}
+	end()
+	end = s.up("perl -e 'print qq(up\\n); $| = 1; print qq(up\\n); <STDIN>' $TOKEN", "up")
+	red("the command line of process ", s.corral("verify"))
+	end()
+
+	s.write("corral.yaml", with+"image:\n  run: [\"echo x"+canary+"y > /etc/leak\"]\n")
+	red("/etc/leak\n", s.corral("verify", "--accept"))
+
+	s.private("project.env", "PIN=1234\n", 0o600)
+	s.write("corral.yaml", with)
+	if r := s.corral("verify", "--accept"); r.code != 0 || !strings.Contains(r.out, "skip secret-absent-elsewhere: each value is shorter than 8 bytes: PIN\n") {
+		t.Error(r)
+	}
+}
+
+// R024: the check of a port of the host's goes red for a container without a
+// fence, which reaches it.
+func TestUndeclaredPortWithoutAFence(t *testing.T) {
+	s := project(t, nothing)
+	end := s.up("echo up; read -r _", "up")
+	defer end()
+	gateway := docker(t, "network", "inspect", "--format", "{{(index .IPAM.Config 0).Gateway}}", "corral")
+	l, err := net.Listen("tcp4", gateway+":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	at := netip.MustParseAddrPort(l.Addr().String())
+	list := spec.Encode(spec.Verify{Version: spec.Version, Service: "main", Checks: []spec.Check{{Name: "host-port-undeclared-blocked", Addr: at.Addr(), Port: at.Port()}}})
+	s.write("list.json", string(list))
+	guests := docker(t, "inspect", "--format", `{{range .Mounts}}{{if eq .Destination "/opt/corral"}}{{.Name}}{{end}}{{end}}`, s.agent())
+	out := docker(t, "run", "--rm", "--network", "corral", "--volume", guests+":/opt/corral:ro", "--volume", s.dir+":/list:ro", "--user", "1000:1000",
+		"debian:bookworm-slim", "sh", "-c", "/opt/corral/bin/corral-verify < /list/list.json || true")
+	if want := fmt.Sprintf(`"result":"failed","detail":"tcp %v answers"`, at); !strings.Contains(out, want) {
+		t.Errorf("no %s in %s", want, out)
 	}
 }
