@@ -50,7 +50,7 @@ func lookKernel(ctx context.Context, s *survey) Finding {
 func judgeKernel(events []spec.Event) Finding {
 	if len(events) == 1 && events[0].Check == "backend" && events[0].Result != spec.OK {
 		why := strings.ReplaceAll(events[0].Detail, "\n", "; ")
-		if strings.HasPrefix(why, "ip6tables") {
+		if strings.HasPrefix(why, "ip6") {
 			return fails(hintIPv6, "IPv6 cannot be closed: ip6tables does not work, and the kernel has IPv6: %s", why)
 		}
 		return fails(hintBackend, "neither nf_tables nor legacy iptables takes rules: %s", why)
