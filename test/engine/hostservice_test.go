@@ -195,6 +195,11 @@ func TestHostServiceIsForWhoDeclaredIt(t *testing.T) {
 	if said, _ := heard(t, outsider(t, hear+fmt.Sprintf("h %s %d", gateway, served.port), "--network", "corral", "--ip", own), fmt.Sprintf("%s:%d", gateway, served.port)); said != "nothing" {
 		t.Errorf("at the address of a sandbox that has ended: %q", said)
 	}
+	// A relay that still accepts proves nothing of the service.
+	served.stop()
+	if r := two.corral("verify"); r.code != 1 || !strings.Contains(r.out, fmt.Sprintf("FAIL host-service:%d: nothing listens on 127.0.0.1:%d of the host\n", served.port, served.port)) {
+		t.Errorf("verify of a service that has ended: %v", r)
+	}
 	endTwo()
 	if left := relays(t, served.port); len(left) > 0 {
 		t.Errorf("left with nobody to serve: %v", left)
