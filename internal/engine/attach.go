@@ -198,17 +198,22 @@ func (e *Engine) Beside(ctx context.Context, id string, args, env []string, t Te
 		ended <- err
 	}()
 	var again, hungUp <-chan time.Time
+	givenUp := false
 	for asked, sized := 0, 0; ; {
 		select {
 		case err := <-ended:
-			if err != nil { // ours: nobody takes what it says
+			if err != nil && !givenUp { // nobody takes what it says, or the engine is gone
 				e.kill(ctx, id, created.ID, syscall.SIGKILL)
+				if state, known := e.State(context.WithoutCancel(ctx), id); known && state != container.StateRunning {
+					return -1, ErrServiceEnded
+				}
 				return -1, fmt.Errorf("nobody takes the output any more, so what ran was ended: %w", err)
 			}
 			return e.besideOutcome(ctx, id, created.ID)
 		case <-hungUp:
-			e.kill(ctx, id, created.ID, syscall.SIGKILL)
-			conn.Close()
+			if givenUp = !e.kill(ctx, id, created.ID, syscall.SIGKILL); givenUp {
+				conn.Close()
+			}
 		case <-resized:
 			sized = 0
 			again = time.After(0)
@@ -227,7 +232,7 @@ func (e *Engine) Beside(ctx context.Context, id string, args, env []string, t Te
 			if asked > patience {
 				sent = syscall.SIGKILL
 			}
-			if !e.kill(ctx, id, created.ID, sent) || asked > patience {
+			if givenUp = !e.kill(ctx, id, created.ID, sent); givenUp {
 				conn.Close()
 			}
 		}
@@ -295,7 +300,7 @@ func (e *Engine) besideOutcome(ctx context.Context, id, command string) (int, er
 			// Everything in a service that ends is killed first.
 			return got.ExitCode, nil
 		case err == nil && late:
-			return -1, errors.New("nobody takes its output any more: it runs on")
+			return -1, errors.New("what ran in the sandbox could not be ended and runs on (corral down ends it)")
 		case err != nil && late:
 			return -1, fmt.Errorf("service: %w", err)
 		}

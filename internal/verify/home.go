@@ -28,6 +28,9 @@ func hostHomeOnlyMounts(ctx context.Context, c spec.Check, e *env) finding {
 	if len(c.Paths) == 0 {
 		return untold("no homes")
 	}
+	if !path.IsAbs(e.home) || path.Clean(e.home) == "/" {
+		return untold("HOME is %q", e.home)
+	}
 	mounts, err := e.mounts()
 	if err != nil {
 		return untold("%v", err)

@@ -60,6 +60,15 @@ func TestHostHomeOnlyMounts(t *testing.T) {
 	}
 }
 
+// Without a home of its own the agent could not be told from the host.
+func TestHostHomeWithoutOwn(t *testing.T) {
+	for _, home := range []string{"", "agent", "/", "//"} {
+		e := tree(t, map[string]string{"/proc/self/mountinfo": dockerMounts, "/proc/self/status": someoneElse(), "/home/u/x": ""})
+		e.home = home
+		want(t, e, spec.Check{Name: "host-home-only-mounts", Paths: []string{"/home/u"}}, spec.Untold, "HOME")
+	}
+}
+
 // What the agent made itself in the container's own layer is nothing of the
 // host's; the same file in a mount is.
 func TestHostHomeSelfMade(t *testing.T) {

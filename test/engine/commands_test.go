@@ -228,8 +228,29 @@ func TestShellInterrupted(t *testing.T) {
 			f.await(t, strings.Repeat("no\n", n+1))
 		}
 	}
-	_ = c.Wait()
+	if _ = c.Wait(); c.ProcessState.ExitCode() != 137 {
+		t.Errorf("ended with %v: %s", c.ProcessState, errs.String())
+	}
 	if left := docker(t, "top", s.agent()); strings.Contains(left, "echo ready") {
+		t.Errorf("left in the sandbox: %s", left)
+	}
+}
+
+// Nothing runs on for somebody who has gone.
+func TestShellWhoseReaderLeaves(t *testing.T) {
+	s := project(t, nothing)
+	end := s.up("echo up; read -r _", "up")
+	defer end()
+	var errs bytes.Buffer
+	c, f := s.begin(&errs, "shell", "--", "bash", "-c", "while echo much; do :; done; sleep 300")
+	f.await(t, "much")
+	if err := f.f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _ = c.Wait(); c.ProcessState.ExitCode() != 1 || !strings.Contains(errs.String(), "nobody takes the output any more") {
+		t.Errorf("%v: %s", c.ProcessState, errs.String())
+	}
+	if left := docker(t, "top", s.agent()); strings.Contains(left, "echo much") {
 		t.Errorf("left in the sandbox: %s", left)
 	}
 }
