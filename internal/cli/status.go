@@ -23,9 +23,9 @@ func (a *app) status() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "status",
 		Short: "Say how this project's sandbox is",
-		Long:  `Shows every service, the names its gate pinned, what was denied, and what carries
+		Long: `Shows every service, the names its gate pinned, what was denied, and what carries
 the host's own services. Exit 1 if it is not up or not well.`,
-		Args:  noArgs,
+		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			report, err := a.observe(c.Context())
 			if err != nil {
