@@ -75,13 +75,9 @@ func (a *app) load() (*project, error) {
 	if err != nil {
 		return nil, err
 	}
-	var trusted [][]byte
-	if set.CABundle != "" {
-		bundle, err := host.CABundle(set.CABundle, host.Caller())
-		if err != nil {
-			return nil, err
-		}
-		trusted = bundle.Each()
+	certificates, err := trusted(set)
+	if err != nil {
+		return nil, err
 	}
 	p := &project{policy: pol, profile: prof, network: network, env: env, host: plan.Host{
 		UID:         person.UID,
@@ -93,7 +89,7 @@ func (a *app) load() (*project, error) {
 		Subnet:      set.Subnet,
 		Environment: map[string]string{},
 
-		Certificates: trusted,
+		Certificates: certificates,
 	}}
 	for _, name := range passed {
 		if v := os.Getenv(name); v != "" {
@@ -215,4 +211,13 @@ func (p *project) draft(ctx context.Context, e *engine.Engine, args []string) en
 		h.Never = append(append(own, networks...), p.host.Subnet)
 		return plan.Build(p.policy, p.profile, h, address, args)
 	}
+}
+
+// trusted are the certificates of this machine's CA bundle, in PEM each.
+func trusted(set host.Settings) ([][]byte, error) {
+	if set.CABundle == "" {
+		return nil, nil
+	}
+	bundle, err := host.CABundle(set.CABundle, host.Caller())
+	return bundle.Each(), err
 }

@@ -59,6 +59,9 @@ type Engine struct {
 
 	selinux bool // it gives containers labels of SELinux
 
+	// Trusted are certificates, in PEM, that building the gate image trusts.
+	Trusted [][]byte
+
 	// Progress is told what takes long. Never nil.
 	Progress func(format string, args ...any)
 }

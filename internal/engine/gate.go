@@ -14,6 +14,7 @@ import (
 
 	"github.com/corral-sandbox/corral/internal/host"
 	"github.com/corral-sandbox/corral/internal/plan"
+	"github.com/corral-sandbox/corral/internal/printable"
 	"github.com/corral-sandbox/corral/internal/render"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
@@ -214,6 +215,9 @@ func (e *Engine) open(ctx context.Context, g *Gate) error {
 		line, more := stream.Next()
 		if !more {
 			break
+		}
+		if warning, ok := strings.CutPrefix(line, spec.GateWarning); ok {
+			e.Progress("warning: %s", printable.Escape(warning))
 		}
 		if line == spec.ReadyLine {
 			return nil

@@ -59,7 +59,10 @@ func (e *Engine) GateImage(ctx context.Context, guests host.Guests) (string, err
 }
 
 func (e *Engine) gateImage(ctx context.Context, guests host.Guests) (Built, error) {
-	tree := render.Tree{"Dockerfile": deploy.GateDockerfile}
+	tree := render.Tree{"Dockerfile": deploy.GateDockerfile, "ca/README": []byte("certificates that the build trusts\n")}
+	for i, c := range e.Trusted {
+		tree[fmt.Sprintf("ca/%03d.crt", i+1)] = c
+	}
 	for name, b := range guests {
 		tree["bin/"+name] = b
 	}

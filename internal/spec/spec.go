@@ -41,6 +41,9 @@ const (
 	InitEnv = "TINI_KILL_PROCESS_GROUP"
 	// ReadyLine is the last line a gate prints at bring-up.
 	ReadyLine = "corral-gate: ready"
+	// GateWarning begins a line about what a gate leaves closed for a reason that
+	// does not stop it.
+	GateWarning = "corral-gate: warning: "
 	// ProbeDomain is what corral's own checks look up names below, to see them
 	// refused. It exists nowhere (RFC 6761).
 	ProbeDomain = "corral-probe.invalid"

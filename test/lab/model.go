@@ -295,6 +295,27 @@ func (m *Model) talk(w http.ResponseWriter, r *http.Request, d dialect, ask *ask
 	}
 }
 
+// Play puts turns in place of what is left of the script. Those taken keep
+// their numbers.
+func (m *Model) Play(tb testing.TB, turns ...Turn) {
+	tb.Helper()
+	var args []string
+	for i, t := range turns {
+		a, err := t.check()
+		if err != nil {
+			tb.Fatalf("lab: model server: turn %d: %v", i+1, err)
+		}
+		args = append(args, a)
+	}
+	m.turns.Lock()
+	defer m.turns.Unlock()
+	for i := range m.taken {
+		m.taken[i] = true
+	}
+	m.script, m.args = append(m.script, turns...), append(m.args, args...)
+	m.taken = append(m.taken, make([]bool, len(turns))...)
+}
+
 // take records a request and returns the turn that it takes, with the encoded
 // arguments of its call, and the request's number.
 func (m *Model) take(req *ModelRequest) (turn Turn, args string, number int) {

@@ -635,3 +635,31 @@ func TestModelStarts(t *testing.T) {
 		t.Error("two servers on one port")
 	}
 }
+
+func TestPlayReplacesWhatIsLeft(t *testing.T) {
+	m := ServeModel(t, Turn{Text: "one"}, Turn{Text: "two"})
+	say := func() string {
+		t.Helper()
+		r, err := http.Post(m.URL()+"/v1/chat/completions", "application/json", strings.NewReader(
+			`{"model":"m","messages":[{"role":"user","content":"hi"}],"tools":[{"type":"function","function":{"name":"bash"}}]}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Body.Close()
+		b, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	if got := say(); !strings.Contains(got, `"one"`) {
+		t.Error(got)
+	}
+	m.Play(t, Turn{Text: "three"})
+	if got := say(); !strings.Contains(got, `"three"`) {
+		t.Error(got)
+	}
+	if got := say(); strings.Contains(got, "two") || m.Requests()[1].Turn != 3 {
+		t.Errorf("%s, turn %d", got, m.Requests()[1].Turn)
+	}
+}
