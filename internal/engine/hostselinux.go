@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/corral-sandbox/corral/internal/host"
 	"github.com/corral-sandbox/corral/internal/plan"
 )
 
@@ -27,6 +28,14 @@ var (
 func enforcing(root string) bool {
 	b, err := os.ReadFile(filepath.Join(root, "sys/fs/selinux/enforce"))
 	return err == nil && strings.TrimSpace(string(b)) == "1"
+}
+
+// readable refuses a service with mounts that SELinux would keep from it.
+func (e *Engine) readable(s plan.Service) error {
+	if !e.selinux || !enforcing(root) {
+		return nil
+	}
+	return labelled(s.Mounts, host.Homes(s.UID))
 }
 
 // labelled refuses mounts that SELinux would keep from a container of an engine
