@@ -9,7 +9,6 @@ import (
 	"github.com/corral-sandbox/corral/internal/host"
 	"github.com/corral-sandbox/corral/internal/plan"
 	"github.com/corral-sandbox/corral/internal/policy"
-	"github.com/corral-sandbox/corral/internal/secret"
 	"github.com/corral-sandbox/corral/internal/state"
 	"github.com/corral-sandbox/corral/internal/wayback"
 )
@@ -62,20 +61,11 @@ func (a *app) ready(ctx context.Context, p *project, hooks bool) error {
 	if !p.accepted {
 		return errNotAccepted
 	}
-	if file := p.policy.EnvFile; file.Path != "" {
-		owners := []uint32{p.host.UID}
-		if os.Geteuid() == 0 {
-			owners = append(owners, 0)
-		}
-		vars, err := secret.Load(file.Path, owners...)
-		if err != nil {
-			return err
-		}
-		p.secrets = vars
-		for _, v := range vars {
-			p.host.Secrets = append(p.host.Secrets, v.Name)
-		}
+	vars, err := p.variables()
+	if err != nil {
+		return err
 	}
+	p.secrets, p.host.Secrets = vars, names(vars)
 	if hooks {
 		// A hook may run git: not in a repository that could not be shielded.
 		if err := p.eachRepository(wayback.Shieldable); err != nil {

@@ -15,12 +15,13 @@ import (
 
 	"github.com/corral-sandbox/corral/internal/host"
 	"github.com/corral-sandbox/corral/internal/plan"
+	"github.com/corral-sandbox/corral/internal/spec"
 )
 
 const (
 	optionICC    = "com.docker.network.bridge.enable_icc"
 	optionBridge = "com.docker.network.bridge.name"
-	bridge       = "corral0"
+	bridge       = spec.Bridge
 )
 
 // WrongNetwork is a corral network that is missing or not as corral makes it.

@@ -23,10 +23,6 @@ const (
 	maxNameConns = 64
 )
 
-// hostName is what services call the host by, where the document opens ports
-// of it.
-const hostName = "corral-host"
-
 // named are the pins and, if services may use any port of the host, the host:
 // everything that has a name inside. The host comes first, so that no pin takes
 // its name.
@@ -34,7 +30,7 @@ func (g *gate) named() []spec.Pin {
 	if len(g.spec.HostPorts) == 0 {
 		return g.pins
 	}
-	host := spec.Pin{Domain: hostName, Addrs: []netip.Addr{g.spec.Gateway}, Ports: sorted(g.spec.HostPorts)}
+	host := spec.Pin{Domain: spec.HostName, Addrs: []netip.Addr{g.spec.Gateway}, Ports: sorted(g.spec.HostPorts)}
 	return append([]spec.Pin{host}, g.pins...)
 }
 

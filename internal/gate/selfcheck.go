@@ -204,9 +204,6 @@ func answers(ctx context.Context, to netip.AddrPort) error {
 	return err
 }
 
-// bridge is the interface of the corral network on the host.
-const bridge = "corral0"
-
 // hostFailure says in plain words why a host service does not answer, and what
 // to do. Somebody who refuses at once was reached, so that only the service is
 // missing; who is silent was not.
@@ -225,7 +222,7 @@ func hostFailure(to netip.AddrPort, err error) (hint string, plain error) {
 // letIn is how common firewalls of the host let in what gates send to it.
 func letIn(to netip.AddrPort, proto string) string {
 	return fmt.Sprintf(`with ufw: ufw allow in on %s to %v port %d proto %s; with firewalld: firewall-cmd --add-rich-rule='rule family="ipv4" destination address="%v" port port="%d" protocol="%s" accept', and again with --permanent`,
-		bridge, to.Addr(), to.Port(), proto, to.Addr(), to.Port(), proto)
+		spec.Bridge, to.Addr(), to.Port(), proto, to.Addr(), to.Port(), proto)
 }
 
 // connectAny returns the first of the destinations to accept a connection.

@@ -222,7 +222,7 @@ func (g *gate) unresolved(err error) string {
 	if at := g.spec.Gateway; slices.Contains(g.spec.Resolvers, at) && strings.Contains(err.Error(), silence) {
 		to := netip.AddrPortFrom(at, dnsPort)
 		return fmt.Sprintf("the name server of this machine is asked at %v, where corral's relay listens: see that it answers on this machine itself, and that no firewall drops what comes in by %s (%s; the same with proto tcp)",
-			to, bridge, letIn(to, "udp"))
+			to, spec.Bridge, letIn(to, "udp"))
 	}
 	return "correct the name, or take it out of the policy; CORRAL_RESOLVERS says which name servers are asked"
 }

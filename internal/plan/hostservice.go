@@ -7,10 +7,6 @@ import (
 	"github.com/corral-sandbox/corral/internal/policy"
 )
 
-// HostName is what services call the host by: the name of the gateway's
-// address, where host services answer.
-const HostName = "corral-host"
-
 const dnsPort = 53
 
 // ports are those of the host that a policy opens.

@@ -32,7 +32,7 @@ func readme(p *policy.Policy, g spec.Gate, s Service) []byte {
 		b.WriteString("\nServices of the host: these answer here, by TCP, under the host's name. No other port of it does. A connection\n")
 		b.WriteString("that is accepted and then reset means that the service itself does not run.\n")
 		for _, h := range p.HostServices {
-			fmt.Fprintf(&b, "  %s  %s:%d\n", h.Name, HostName, h.Port)
+			fmt.Fprintf(&b, "  %s  %s:%d\n", h.Name, spec.HostName, h.Port)
 		}
 	}
 	b.WriteString("\nFiles: these directories of the host are here under their own paths. Everything else you write is gone\n")

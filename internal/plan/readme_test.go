@@ -32,7 +32,7 @@ func readBack(t *testing.T, readme string) told {
 			case "Services of the host":
 				host, port, _ := strings.Cut(m[2], ":")
 				n, err := strconv.ParseUint(port, 10, 16)
-				if err != nil || host != HostName {
+				if err != nil || host != spec.HostName {
 					t.Errorf("a host service at %q", m[2])
 				}
 				out.ports = append(out.ports, uint16(n))

@@ -39,6 +39,11 @@ const (
 	// InitEnv tells the init of a service to signal process groups; handover
 	// removes it as well.
 	InitEnv = "TINI_KILL_PROCESS_GROUP"
+	// HostName is what services call the host by: the gateway's address, where
+	// host services answer.
+	HostName = "corral-host"
+	// Bridge is the interface of the corral network on the host.
+	Bridge = "corral0"
 	// ReadyLine is the last line a gate prints at bring-up.
 	ReadyLine = "corral-gate: ready"
 	// GateWarning begins a line about what a gate leaves closed for a reason that
