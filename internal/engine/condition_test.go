@@ -307,6 +307,16 @@ func TestLabelled(t *testing.T) {
 	}
 }
 
+// Without the engine's labels, or without SELinux, no label means anything.
+func TestReadableWithoutSELinux(t *testing.T) {
+	s := plan.Service{Mounts: []plan.Mount{{Path: t.TempDir()}}}
+	for _, e := range []*Engine{{}, {selinux: true}} {
+		if err := e.readable(s); err != nil {
+			t.Errorf("%+v: %v", e, err)
+		}
+	}
+}
+
 func TestEnforcing(t *testing.T) {
 	root := t.TempDir()
 	if enforcing(root) {
