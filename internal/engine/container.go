@@ -42,6 +42,7 @@ func (e *Engine) create(ctx context.Context, r request) (string, error) {
 	settled, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleWithin)
 	defer cancel()
 	made, err := e.api.ContainerCreate(settled, r.config, r.host, r.network, nil, r.name)
+	err = unseen(err)
 	switch {
 	case err == nil && ctx.Err() == nil:
 		return made.ID, nil

@@ -108,7 +108,7 @@ func (e *Engine) createGate(ctx context.Context, image string, guests host.Guest
 		return nil, err
 	}
 	for _, s := range p.Services {
-		if err := mountable(s.Mounts, e.recursive()); err != nil {
+		if err := errors.Join(mountable(s.Mounts, e.recursive()), e.readable(s)); err != nil {
 			return nil, err
 		}
 	}
@@ -241,7 +241,7 @@ func gateFailed(said string) error {
 			failed.Reasons = append(failed.Reasons, line)
 		}
 	}
-	return failed
+	return withProxy(failed)
 }
 
 // sysctls keeps IPv6 out of the namespace where the kernel has it at all.
