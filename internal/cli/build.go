@@ -51,6 +51,7 @@ func (a *app) buildImages(ctx context.Context, p *project, e *engine.Engine) err
 	if err != nil {
 		return err
 	}
+	e.Trusted = p.host.Certificates
 	gate, services, err := e.Build(ctx, guests, planned, tree)
 	if err != nil {
 		return err

@@ -196,19 +196,10 @@ func hint(err error) string {
 
 // connect finds the engine; progress goes to standard error.
 func (a *app) connect(ctx context.Context) (*engine.Engine, error) {
-	set, err := wished()
-	if err != nil {
-		return nil, err
-	}
-	certificates, err := trusted(set)
-	if err != nil {
-		return nil, err
-	}
 	e, err := engine.Connect(ctx)
 	if err != nil {
 		return nil, err
 	}
-	e.Trusted = certificates
 	e.Progress = func(format string, args ...any) { fmt.Fprintf(a.err, "corral: "+format+"\n", args...) }
 	return e, nil
 }

@@ -6,12 +6,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/netip"
 
 	"github.com/spf13/cobra"
 
 	"github.com/corral-sandbox/corral/internal/engine"
 	"github.com/corral-sandbox/corral/internal/exit"
 	"github.com/corral-sandbox/corral/internal/host"
+	"github.com/corral-sandbox/corral/internal/plan"
 	"github.com/corral-sandbox/corral/internal/printable"
 	"github.com/corral-sandbox/corral/internal/report"
 	"github.com/corral-sandbox/corral/internal/spec"
@@ -19,6 +21,7 @@ import (
 
 func (a *app) install() *cobra.Command {
 	var check, asJSON, repair bool
+	var subnet string
 	c := &cobra.Command{
 		Use:   "install",
 		Short: "Prepare this machine: the corral network and the gate image",
@@ -28,8 +31,8 @@ nothing. If something stands against it, that is said with what to do, and
 nothing is made.
 
 The network takes 172.30.0.0/16, or the next private range that no route and no
-network of this machine uses. CORRAL_SUBNET says which. The network is the
-record: every later command goes by the range that it has.`,
+network of this machine uses; --subnet or the settings say which. The network is
+the record: every later command goes by the range that it has.`,
 		Example: `  corral install            looks, and makes what is missing
   corral install --check    only looks, and says each thing; exit 1 unless all is ready`,
 		Args: noArgs,
@@ -37,9 +40,10 @@ record: every later command goes by the range that it has.`,
 			if check && repair {
 				return exit.Invalidf("corral install --repair looks first, too", "--check makes nothing, so it cannot repair")
 			}
-			return a.runInstall(c.Context(), !check, repair, asJSON)
+			return a.runInstall(c.Context(), subnet, !check, repair, asJSON)
 		},
 	}
+	c.Flags().StringVar(&subnet, "subnet", "", "the range to take, like 172.30.0.0/16")
 	c.Flags().BoolVar(&check, "check", false, "only look; the gate image is built if it is missing, to try the kernel with it")
 	c.Flags().BoolVar(&asJSON, "json", false, "every finding as a line of JSON")
 	c.Flags().BoolVar(&repair, "repair", false, "make the network anew if it is not as it must be or its range collides, and nothing uses it")
@@ -49,7 +53,7 @@ record: every later command goes by the range that it has.`,
 // runInstall surveys the machine and makes what is missing if it is asked to.
 // A check says everything on standard output; otherwise only what does not
 // simply hold is said, on standard error, unless it is asked for as JSON.
-func (a *app) runInstall(ctx context.Context, making, repair, asJSON bool) error {
+func (a *app) runInstall(ctx context.Context, subnet string, making, repair, asJSON bool) error {
 	set, _, err := settings()
 	if err != nil {
 		return err
@@ -59,6 +63,18 @@ func (a *app) runInstall(ctx context.Context, making, repair, asJSON bool) error
 		return err
 	}
 	set.Subnet = wish.Subnet
+	if subnet != "" {
+		if set.Subnet, err = netip.ParsePrefix(subnet); err == nil {
+			_, err = plan.Divide(set.Subnet)
+		}
+		if err != nil {
+			return exit.Invalidf("write it like 172.30.0.0/16", "--subnet: %w", err)
+		}
+	}
+	certificates, err := trusted(set)
+	if err != nil {
+		return err
+	}
 	var tally report.Tally
 	var failure error // of writing
 	tell := func(f engine.Finding) {
@@ -84,7 +100,7 @@ func (a *app) runInstall(ctx context.Context, making, repair, asJSON bool) error
 			failure = err
 		}
 	}
-	ready, err := engine.Survey(ctx, engine.Machine{Settings: set, Make: making, Repair: repair, Progress: a.progress}, tell)
+	ready, err := engine.Survey(ctx, engine.Machine{Settings: set, Make: making, Repair: repair, Trusted: certificates, Progress: a.progress}, tell)
 	if err != nil {
 		return err
 	}
@@ -148,6 +164,9 @@ func prepare(ctx context.Context, e *engine.Engine, repair bool) (host.Guests, s
 		return nil, "", err
 	}
 	if _, err := e.EnsureNetwork(ctx, set.Subnet, repair); err != nil {
+		return nil, "", err
+	}
+	if e.Trusted, err = trusted(set); err != nil {
 		return nil, "", err
 	}
 	image, err := e.GateImage(ctx, guests)

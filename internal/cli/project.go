@@ -75,10 +75,6 @@ func (a *app) load() (*project, error) {
 	if err != nil {
 		return nil, err
 	}
-	certificates, err := trusted(set)
-	if err != nil {
-		return nil, err
-	}
 	p := &project{policy: pol, profile: prof, network: network, env: env, host: plan.Host{
 		UID:         person.UID,
 		GID:         person.GID,
@@ -88,8 +84,6 @@ func (a *app) load() (*project, error) {
 		Probes:      set.Probes,
 		Subnet:      set.Subnet,
 		Environment: map[string]string{},
-
-		Certificates: certificates,
 	}}
 	for _, name := range passed {
 		if v := os.Getenv(name); v != "" {

@@ -78,6 +78,13 @@ func (a *app) ready(ctx context.Context, p *project, hooks bool) error {
 	if err := a.furnish(p, true); err != nil {
 		return err
 	}
+	set, err := wished()
+	if err != nil {
+		return err
+	}
+	if p.host.Certificates, err = trusted(set); err != nil {
+		return err
+	}
 	p.host.GitName, p.host.GitEmail = host.GitIdentity(ctx, p.host.Homes[0])
 	return p.shield()
 }

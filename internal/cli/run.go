@@ -92,6 +92,7 @@ func (a *app) bring(ctx context.Context, e *engine.Engine, p *project, purpose s
 	if p.network, p.host.Subnet, err = inForce(ctx, e); err != nil {
 		return nil, "", err
 	}
+	e.Trusted = p.host.Certificates
 	g, err := e.StartGate(ctx, guests, p.network, purpose, p.draft(ctx, e, args))
 	if err != nil {
 		return nil, "", err

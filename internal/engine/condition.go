@@ -98,7 +98,9 @@ type Machine struct {
 	// makes the network anew. Without Make nothing stays that was not there but
 	// the gate image, which cannot be tried before it is built.
 	Make, Repair bool
-	Progress     func(format string, args ...any)
+	// Trusted are certificates that building the gate image trusts, in PEM.
+	Trusted  [][]byte
+	Progress func(format string, args ...any)
 }
 
 // survey is a machine being looked at, with what has come to light.
