@@ -49,9 +49,9 @@ func (a *app) root() *cobra.Command {
 		Long: `corral runs coding and personal agents in Docker containers that reach only what
 one policy file lists, and proves from the inside that it is so.`,
 		Example: `  corral install                 once per machine
-  corral init --profile shell    a policy for this project
+  corral init --profile opencode a policy for this project (shell: any command)
   corral run                     the agent, in this project
-  corral run -- make test        any command, behind the same fence
+  corral run -- run "fix it"     the same, with arguments of its own
   corral shell                   a shell beside the agent
   corral verify                  proves the fence
 

@@ -16,17 +16,21 @@ import (
 
 func (a *app) run() *cobra.Command {
 	c := &cobra.Command{
-		Use:   "run [-- COMMAND [ARGS…]]",
+		Use:   "run [-- ARGS…]",
 		Short: "Run the agent in this project, behind the fence",
 		Long: `Brings up a gate, waits until it has proven its rules, then starts the agent
 behind it on this terminal. Both are gone afterwards; the exit status is the
-agent's.`,
+agent's.
+
+What follows -- are the agent's own arguments. With the profile shell, which has
+no agent of its own, they are the command.`,
 		Example: `  corral run
-  corral run -- sh -c 'make && make test'
-  echo question | corral run -- my-agent`,
+  corral run -- run "add a test"            profile opencode
+  corral run -- sh -c 'make && make test'   profile shell
+  echo question | corral run -- my-agent    profile shell`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) > 0 && c.ArgsLenAtDash() != 0 {
-				return exit.Invalidf("write corral run -- "+strings.Join(args, " "), "the agent's command goes after --")
+				return exit.Invalidf("write corral run -- "+strings.Join(args, " "), "the agent's arguments go after --")
 			}
 			return a.with(c.Context(), func(p *project, e *engine.Engine) error {
 				return a.runAgent(c.Context(), p, e, p.profile.Line(args))

@@ -209,7 +209,8 @@ func TestInstallCheck(t *testing.T) {
 }
 
 // Each thing that stands against a fence is named, with what to do, and nothing
-// is made.
+// is made. R042: what a kernel can is tried in a container on the engine, so it
+// is the engine's kernel that is judged.
 func TestInstallConditions(t *testing.T) {
 	s := machine(t)
 	if r := s.corral("install"); r.code != 0 {

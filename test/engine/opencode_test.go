@@ -153,9 +153,10 @@ func TestOpenCode(t *testing.T) {
 		}
 	})
 
+	// R129: its own rule about other directories stands in nobody's way.
 	t.Run("an unlisted host is refused fast and named", func(t *testing.T) {
 		model.Play(t, tool("bash", map[string]any{"command": fmt.Sprintf(
-			`s=$(date +%%s%%N); for u in https://unlisted.test/ https://%v/; do curl -sS --max-time 20 $u; echo "status $?"; done; echo "took $(( ($(date +%%s%%N)-s)/1000000 )) ms"`, lab.Canary),
+			`cat /etc/hostname; s=$(date +%%s%%N); for u in https://unlisted.test/ https://%v/; do curl -sS --max-time 20 $u; echo "status $?"; done; echo "took $(( ($(date +%%s%%N)-s)/1000000 )) ms"`, lab.Canary),
 			"description": "fetch"}), lab.Turn{Text: "tried"})
 		r := s.corral("run", "--", "run", "fetch it")
 		if r.code != 0 {

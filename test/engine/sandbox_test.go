@@ -126,13 +126,12 @@ func cloned(t testing.TB, build int, yaml string) *sandbox {
 	}
 	t.Cleanup(func() { os.RemoveAll(root) })
 	s := &sandbox{tb: t, lab: l, bin: dirs[build], dir: filepath.Join(root, "project"), uid: ownerUID, gid: ownerGID}
-	probes := lab.Probes()
 	s.env = []string{
 		"PATH=" + os.Getenv("PATH"),
 		"HOME=" + filepath.Join(root, "home"),
 		"TERM=dumb",
 		"CORRAL_RESOLVERS=" + lab.NameServer.String(),
-		fmt.Sprintf("CORRAL_PROBES=unlisted=%v,resolver=%v,metadata=%v,ipv6=%v", probes.Unlisted, probes.Resolver, probes.Metadata, probes.IPv6),
+		probesOfTheLab(),
 	}
 	s.own(root, s.dir, filepath.Join(root, "home"))
 	s.write("corral.yaml", yaml)
@@ -150,6 +149,12 @@ func cloned(t testing.TB, build int, yaml string) *sandbox {
 		}
 	})
 	return s
+}
+
+// probesOfTheLab is the setting for the addresses that corral may dial.
+func probesOfTheLab() string {
+	p := lab.Probes()
+	return fmt.Sprintf("CORRAL_PROBES=unlisted=%v,resolver=%v,metadata=%v,ipv6=%v", p.Unlisted, p.Resolver, p.Metadata, p.IPv6)
 }
 
 func name(t testing.TB, yaml string) string {
