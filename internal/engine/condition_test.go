@@ -130,6 +130,17 @@ func TestJudgeSkips(t *testing.T) {
 	}
 }
 
+// What a trial tells of is what is judged.
+func TestKernelFeatures(t *testing.T) {
+	var names []string
+	for _, f := range kernelFeatures {
+		names = append(names, f.name)
+	}
+	if !slices.Equal(names, spec.TrialFeatures) {
+		t.Errorf("%q is judged, %q is tried", names, spec.TrialFeatures)
+	}
+}
+
 // R038, R040: what a kernel lacks is named with the modules that have it.
 func TestJudgeKernel(t *testing.T) {
 	all := func(change ...spec.Event) []spec.Event {

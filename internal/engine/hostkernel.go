@@ -16,20 +16,20 @@ var kernelFeatures = []struct {
 	name    string
 	modules []string
 }{
-	{"backend", nil},
-	{"policies", []string{"iptable_filter", "ip6table_filter"}},
-	{"set-hash-ip", []string{"ip_set", "ip_set_hash_ip"}},
-	{"set-hash-ip-port", []string{"ip_set", "ip_set_hash_ipport"}},
-	{"set-match", []string{"xt_set"}},
-	{"owner-match", []string{"xt_owner"}},
-	{"conntrack-match", []string{"nf_conntrack", "xt_conntrack"}},
-	{"addrtype-match", []string{"xt_addrtype"}},
-	{"limit-match", []string{"xt_limit"}},
-	{"nflog-target", []string{"xt_NFLOG"}},
-	{"nflog-socket", []string{"nfnetlink_log"}},
-	{"reject-target", []string{"ipt_REJECT"}},
-	{"reset-target", []string{"ipt_REJECT"}},
-	{"rules", nil},
+	{spec.TrialBackend, nil},
+	{spec.TrialPolicies, []string{"iptable_filter", "ip6table_filter"}},
+	{spec.TrialSetHashIP, []string{"ip_set", "ip_set_hash_ip"}},
+	{spec.TrialSetHashIPPort, []string{"ip_set", "ip_set_hash_ipport"}},
+	{spec.TrialSetMatch, []string{"xt_set"}},
+	{spec.TrialOwner, []string{"xt_owner"}},
+	{spec.TrialConntrack, []string{"nf_conntrack", "xt_conntrack"}},
+	{spec.TrialAddrtype, []string{"xt_addrtype"}},
+	{spec.TrialLimit, []string{"xt_limit"}},
+	{spec.TrialNFLOG, []string{"xt_NFLOG"}},
+	{spec.TrialNFLOGSocket, []string{"nfnetlink_log"}},
+	{spec.TrialReject, []string{"ipt_REJECT"}},
+	{spec.TrialReset, []string{"ipt_REJECT"}},
+	{spec.TrialRules, nil},
 }
 
 // Remedies of a kernel in which no rule can be set at all.
@@ -48,7 +48,7 @@ func lookKernel(ctx context.Context, s *survey) Finding {
 
 // judgeKernel goes by what a gate's trial said. What it did not say is missing.
 func judgeKernel(events []spec.Event) Finding {
-	if len(events) == 1 && events[0].Check == "backend" && events[0].Result != spec.OK {
+	if len(events) == 1 && events[0].Check == spec.TrialBackend && events[0].Result != spec.OK {
 		why := strings.ReplaceAll(events[0].Detail, "\n", "; ")
 		if strings.HasPrefix(why, "ip6") {
 			return fails(hintIPv6, "IPv6 cannot be closed: ip6tables does not work, and the kernel has IPv6: %s", why)
@@ -62,10 +62,10 @@ func judgeKernel(events []spec.Event) Finding {
 	var lacks, modules []string
 	var first, backend string
 	for i, ev := range report.Complete("", checks, events).Events {
-		if ev.Check == "backend" {
+		if ev.Check == spec.TrialBackend {
 			backend = ev.Detail
 		}
-		if ev.Result == spec.OK || ev.Check == "rules" && len(lacks) > 0 { // rules need all the others
+		if ev.Result == spec.OK || ev.Check == spec.TrialRules && len(lacks) > 0 { // rules need all the others
 			continue
 		}
 		if first == "" {

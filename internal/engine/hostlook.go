@@ -162,7 +162,7 @@ func lookFirewall(ctx context.Context, s *survey) Finding {
 	switch {
 	case err != nil:
 		return found(err)
-	case len(events) != 1 || events[0].Check != "reach":
+	case len(events) != 1 || events[0].Check != spec.TrialReach:
 		return found(errors.New("the scratch container did not say whether it reached the listener"))
 	case events[0].Result != spec.OK:
 		g := s.network.Gateway

@@ -129,7 +129,7 @@ func (s *survey) try(ctx context.Context) tried {
 	if err != nil {
 		return tried{err: err}
 	}
-	if events[0].Check != "read" {
+	if events[0].Check != spec.TrialRead {
 		return tried{err: errors.New("the scratch container did not say what it read")}
 	}
 	return tried{read: events[0], events: events[1:]}

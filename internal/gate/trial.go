@@ -40,7 +40,7 @@ const reachTimeout = 2500 * time.Millisecond
 func (t *trial) run(ctx context.Context, out io.Writer) error {
 	t.out = out
 	if t.reach != "" {
-		t.say("reach", "", dial(ctx, t.reach))
+		t.say(spec.TrialReach, "", dial(ctx, t.reach))
 		return t.verdict()
 	}
 	if err := alone(); err != nil {
@@ -49,14 +49,14 @@ func (t *trial) run(ctx context.Context, out io.Writer) error {
 	}
 	if t.file != "" {
 		said, err := readLine(t.file)
-		t.say("read", said, err)
+		t.say(spec.TrialRead, said, err)
 	}
 	k, err := netfilter.Open(ctx)
 	if err != nil {
-		t.say("backend", "", err)
+		t.say(spec.TrialBackend, "", err)
 		return t.verdict()
 	}
-	t.say("backend", k.Backend(), nil)
+	t.say(spec.TrialBackend, k.Backend(), nil)
 	for _, f := range features {
 		t.say(f.name, "", f.try(ctx, k))
 	}
@@ -137,25 +137,25 @@ type feature struct {
 // itself, so that the one that is missing has a name; "rules" are those of a
 // gate, read back.
 var features = []feature{
-	{"policies", func(ctx context.Context, k *netfilter.Kernel) error { return k.Close(ctx) }},
-	{"set-hash-ip", func(ctx context.Context, k *netfilter.Kernel) error { return k.ApplySets(ctx, trialSets[1]) }},
-	{"set-hash-ip-port", func(ctx context.Context, k *netfilter.Kernel) error { return k.ApplySets(ctx, trialSets[0]) }},
-	match("set-match", "-p tcp -m tcp -m set --match-set "+setPins+" dst,dst"),
-	match("owner-match", fmt.Sprintf("-m owner --uid-owner %d", spec.WorkerUID)),
-	match("conntrack-match", "-m conntrack --ctstate ESTABLISHED"),
-	match("addrtype-match", "-o lo -m addrtype --dst-type LOCAL"),
-	match("limit-match", limitAudit),
-	target("nflog-target", "", nflog(recordAudit, "trial")),
-	{"nflog-socket", func(context.Context, *netfilter.Kernel) error {
+	{spec.TrialPolicies, func(ctx context.Context, k *netfilter.Kernel) error { return k.Close(ctx) }},
+	{spec.TrialSetHashIP, func(ctx context.Context, k *netfilter.Kernel) error { return k.ApplySets(ctx, trialSets[1]) }},
+	{spec.TrialSetHashIPPort, func(ctx context.Context, k *netfilter.Kernel) error { return k.ApplySets(ctx, trialSets[0]) }},
+	match(spec.TrialSetMatch, "-p tcp -m tcp -m set --match-set "+setPins+" dst,dst"),
+	match(spec.TrialOwner, fmt.Sprintf("-m owner --uid-owner %d", spec.WorkerUID)),
+	match(spec.TrialConntrack, "-m conntrack --ctstate ESTABLISHED"),
+	match(spec.TrialAddrtype, "-o lo -m addrtype --dst-type LOCAL"),
+	match(spec.TrialLimit, limitAudit),
+	target(spec.TrialNFLOG, "", nflog(recordAudit, "trial")),
+	{spec.TrialNFLOGSocket, func(context.Context, *netfilter.Kernel) error {
 		f, err := openRecords()
 		if err != nil {
 			return err
 		}
 		return f.Close()
 	}},
-	target("reject-target", "", "REJECT --reject-with icmp-admin-prohibited"),
-	target("reset-target", "-p tcp", "REJECT --reject-with tcp-reset"),
-	{"rules", tryRules},
+	target(spec.TrialReject, "", "REJECT --reject-with icmp-admin-prohibited"),
+	target(spec.TrialReset, "-p tcp", "REJECT --reject-with tcp-reset"),
+	{spec.TrialRules, tryRules},
 }
 
 func match(name, words string) feature { return target(name, words, "DROP") }

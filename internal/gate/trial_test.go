@@ -65,6 +65,13 @@ func TestTrial(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			events, said, status := trialOf(t, tt.how)
+			if tt.status == 0 {
+				for _, name := range spec.TrialFeatures {
+					if events[name].Check != name {
+						t.Errorf("nothing is said of %s", name)
+					}
+				}
+			}
 			if status != tt.status || said != "" {
 				t.Errorf("status %d: %s", status, said)
 			}
@@ -79,7 +86,7 @@ func TestTrial(t *testing.T) {
 					t.Errorf("%+v", ev)
 				}
 			}
-			if tt.status == 0 && (len(events) < 14 || events["backend"].Detail == "") {
+			if tt.status == 0 && (len(events) != len(spec.TrialFeatures) || events[spec.TrialBackend].Detail == "") {
 				t.Errorf("%v", events)
 			}
 		})

@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/corral-sandbox/corral/internal/spec"
 	"github.com/corral-sandbox/corral/internal/testenv"
 	"github.com/corral-sandbox/corral/test/lab"
 )
@@ -232,7 +233,7 @@ func TestInstallConditions(t *testing.T) {
 	// or that says no more after one of them.
 	says := func(last string, failed map[string]string) func(map[string]any) {
 		script := `printf '{"version":1,"check":"read","result":"ok","detail":"%s"}\n' "$(cat "$4")"` + "\n"
-		for _, f := range strings.Fields("backend policies set-hash-ip set-hash-ip-port set-match owner-match conntrack-match addrtype-match limit-match nflog-target nflog-socket reject-target reset-target rules") {
+		for _, f := range spec.TrialFeatures {
 			result, why := "ok", failed[f]
 			if why != "" {
 				result = "failed"
