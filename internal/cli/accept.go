@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/corral-sandbox/corral/internal/exit"
-	"github.com/corral-sandbox/corral/internal/plan"
 	"github.com/corral-sandbox/corral/internal/policy"
 	"github.com/corral-sandbox/corral/internal/printable"
 	"github.com/corral-sandbox/corral/internal/state"
@@ -385,6 +384,6 @@ func showSide(w io.Writer, mark, sign, key, text string) {
 }
 
 // effective is what the project's policy amounts to.
-func (p *project) effective() policy.Effective { return p.policy.Effective(plan.Defaults(p.profile)) }
+func (p *project) effective() policy.Effective { return p.policy.Effective(p.defaults()) }
 
-func (p *project) rows() []policy.Row { return p.policy.Rows(plan.Defaults(p.profile)) }
+func (p *project) rows() []policy.Row { return p.policy.Rows(p.defaults()) }

@@ -36,7 +36,7 @@ func (a *app) buildImages(ctx context.Context, p *project, e *engine.Engine) err
 	if err := a.agreed(ctx, p); err != nil {
 		return err
 	}
-	if err := a.ready(ctx, p, false); err != nil {
+	if err := a.ready(ctx, p, toBuild); err != nil {
 		return err
 	}
 	guests, err := host.FindGuests()

@@ -11,10 +11,12 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/corral-sandbox/corral/internal/exit"
+	"github.com/corral-sandbox/corral/internal/host"
 	"github.com/corral-sandbox/corral/internal/plan"
 	"github.com/corral-sandbox/corral/internal/policy"
 	"github.com/corral-sandbox/corral/internal/printable"
@@ -25,60 +27,116 @@ import (
 // mainService is whose state the profile's is.
 const mainService = "main"
 
-// furnish brings what the profile asks for of the person's and of corral's own:
-// directories of theirs to read, and a state that outlives the run. It warns
-// of keys among what can be read if warn says so.
-func (a *app) furnish(p *project, warn bool) error {
-	var reads, kept []plan.Mount
+// wants is what the profile asks for of the person's, with where it leads to
+// now: that is what is accepted, and what a start goes by.
+type wants struct {
+	reads  []policy.Mount // of profile.Mounts; those that are not there have no inode
+	copies []string       // of profile.Seed, resolved
+}
+
+// look finds out where what the profile asks for leads to. Nothing is opened.
+func (p *project) look() error {
 	for _, m := range p.profile.Mounts {
-		bound, err := a.lend(p, m, warn)
+		dir, err := policy.Resolve(p.at(m.Path), p.profile.Name, p.env)
 		if err != nil {
 			return err
 		}
-		if bound.Path != "" {
-			reads = append(reads, bound)
-		}
+		p.wants.reads = append(p.wants.reads, dir)
 	}
-	if len(p.profile.State) > 0 {
-		var err error
-		if kept, err = a.keep(p); err != nil {
-			return err
-		}
+	for _, s := range p.profile.Seed {
+		p.wants.copies = append(p.wants.copies, policy.Real(p.at(s)))
 	}
-	p.host.Furniture = slices.Concat(reads, kept)
 	return nil
 }
 
-// lend is a directory of the person's that the agent reads.
-func (a *app) lend(p *project, m profile.Mount, warn bool) (plan.Mount, error) {
-	dir, err := policy.Resolve(p.at(m.Path), p.profile.Name, p.env)
-	if err != nil || dir.Path == "" {
-		return plan.Mount{}, err
+// defaults are what the profile adds to the policy, as a person accepts it.
+func (p *project) defaults() policy.Defaults {
+	d := plan.Defaults(p.profile)
+	for i, m := range p.profile.Mounts {
+		d.Reads = append(d.Reads, policy.Lent{Path: m.Path, Real: p.wants.reads[i].Path})
 	}
+	for i, s := range p.profile.Seed {
+		d.Copies = append(d.Copies, policy.Lent{Path: s, Real: p.wants.copies[i]})
+	}
+	return d
+}
+
+// furnish brings what the profile asks for of the person's and of corral's own:
+// directories of theirs to read, and a state that outlives the run.
+func (a *app) furnish(p *project) error {
+	var out []plan.Mount
+	for i, m := range p.profile.Mounts {
+		dir := p.wants.reads[i]
+		if dir.Ino == 0 {
+			continue // there is none
+		}
+		if err := a.lend(p, m, dir); err != nil {
+			return err
+		}
+		out = append(out, lent(m, dir))
+	}
+	kept, err := a.keep(p)
+	p.host.Furniture = slices.Concat(out, kept)
+	return err
+}
+
+// furnished is what furnish would bring of what is there already.
+func (p *project) furnished() error {
+	for i, m := range p.profile.Mounts {
+		if dir := p.wants.reads[i]; dir.Ino != 0 {
+			p.host.Furniture = append(p.host.Furniture, lent(m, dir))
+		}
+	}
+	dir, err := p.stateDir()
+	if err != nil {
+		return err
+	}
+	for _, s := range p.profile.State {
+		p.host.Furniture = append(p.host.Furniture, plan.Mount{Path: filepath.Join(dir, relative(s)), Inside: inside(s)})
+	}
+	return nil
+}
+
+func lent(m profile.Mount, dir policy.Mount) plan.Mount {
+	return plan.Mount{Path: dir.Path, Inside: inside(m.Path), ReadOnly: true, Dev: dir.Dev, Ino: dir.Ino, Submounts: dir.Submounts}
+}
+
+// lend makes what the harness needs in a directory of the person's, and warns
+// of what the agent will be able to read there.
+func (a *app) lend(p *project, m profile.Mount, dir policy.Mount) error {
 	for name, content := range m.Ensure {
-		made, err := ensure(filepath.Join(dir.Path, name), content, p.host.UID, p.host.GID)
+		made, err := ensure(dir, name, content, p.host.UID, p.host.GID)
 		if err != nil {
-			return plan.Mount{}, exit.Failedf(fmt.Sprintf("%s needs it, and cannot make it inside", p.profile.Name), "%s is missing in %s and cannot be made: %w", name, dir.Path, err)
+			return exit.Failedf(fmt.Sprintf("%s needs it, and cannot make it inside", p.profile.Name),
+				"%s is missing in %s and cannot be made: %w", name, printable.Escape(dir.Path), err)
 		}
 		if made {
 			fmt.Fprintf(a.err, "corral: made %s, as %s does\n", printable.Escape(filepath.Join(m.Path, name)), p.profile.Name)
 		}
 	}
-	var found []string
-	if warn {
-		found = keysIn(dir.Path)
-	}
-	for _, file := range found {
+	for _, file := range keysIn(dir.Path) {
 		fmt.Fprintf(a.err, "corral: warning: %s seems to hold a key, and the agent can read it: better give it by secrets.env_file, and write {env:NAME} there\n", printable.Escape(file))
 	}
-	return plan.Mount{Path: dir.Path, Inside: inside(m.Path), ReadOnly: true, Dev: dir.Dev, Ino: dir.Ino, Submounts: dir.Submounts}, nil
+	return nil
 }
 
-// ensure makes a file of the person's if there is nothing of that name.
-func ensure(path, content string, uid, gid uint32) (made bool, err error) {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+// ensure makes a file in a directory that was judged, if there is nothing of
+// that name.
+func ensure(in policy.Mount, name, content string, uid, gid uint32) (made bool, err error) {
+	dir, err := os.OpenRoot(in.Path)
+	if err != nil {
+		return false, err
+	}
+	defer dir.Close()
+	if fi, err := dir.Stat("."); err != nil {
+		return false, err
+	} else if dev, ino := inode(fi); dev != in.Dev || ino != in.Ino {
+		return false, errors.New("the directory was replaced meanwhile")
+	}
+	f, err := dir.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if errors.Is(err, fs.ErrExist) {
-		return false, nil
+		_, err = os.Stat(filepath.Join(in.Path, name)) // a link that leads nowhere is of no use
+		return false, err
 	}
 	if err != nil {
 		return false, err
@@ -87,32 +145,40 @@ func ensure(path, content string, uid, gid uint32) (made bool, err error) {
 	if os.Geteuid() == 0 {
 		err = errors.Join(err, f.Chown(int(uid), int(gid)))
 	}
-	return true, errors.Join(err, f.Close())
+	if err = errors.Join(err, f.Close()); err != nil {
+		return false, errors.Join(err, dir.Remove(name))
+	}
+	return true, nil
+}
+
+func inode(fi fs.FileInfo) (dev, ino uint64) {
+	st := fi.Sys().(*syscall.Stat_t)
+	return st.Dev, st.Ino
+}
+
+func (p *project) stateDir() (string, error) {
+	home, err := state.Home()
+	return state.Dir(home, p.id(), mainService), err
 }
 
 // keep is the state of the sandbox. A new one begins with what the profile
 // copies of the person's.
 func (a *app) keep(p *project) ([]plan.Mount, error) {
-	home, err := state.Home()
+	if len(p.profile.State) == 0 {
+		return nil, nil
+	}
+	dir, err := p.stateDir()
 	if err != nil {
 		return nil, err
 	}
-	dir := state.Dir(home, p.id(), mainService)
 	var dirs []string
 	for _, s := range p.profile.State {
 		dirs = append(dirs, relative(s))
 	}
 	files := map[string][]byte{}
 	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
-		for _, s := range p.profile.Seed {
-			b, err := seed(p.at(s), p.host.UID)
-			if errors.Is(err, fs.ErrNotExist) {
-				continue
-			}
-			if err != nil {
-				return nil, exit.Failedf("correct it, or move it away", "%s cannot be copied into the sandbox's state: %w", s, err)
-			}
-			files[relative(s)] = b
+		if files, err = p.seeds(); err != nil {
+			return nil, err
 		}
 	}
 	fresh, err := state.Furnish(dir, dirs, files, p.host.UID, p.host.GID)
@@ -127,11 +193,13 @@ func (a *app) keep(p *project) ([]plan.Mount, error) {
 	var out []plan.Mount
 	for i, s := range p.profile.State {
 		path := filepath.Join(dir, dirs[i])
-		var st unix.Stat_t
-		if err := unix.Lstat(path, &st); err != nil {
-			return nil, &fs.PathError{Op: "lstat", Path: path, Err: err}
+		fi, err := os.Lstat(path)
+		if err != nil {
+			return nil, err
 		}
-		out = append(out, plan.Mount{Path: path, Inside: inside(s), Dev: st.Dev, Ino: st.Ino})
+		m := plan.Mount{Path: path, Inside: inside(s)}
+		m.Dev, m.Ino = inode(fi)
+		out = append(out, m)
 	}
 	return out, nil
 }
@@ -139,26 +207,21 @@ func (a *app) keep(p *project) ([]plan.Mount, error) {
 // maxSeed bounds a file that is copied: keys are short.
 const maxSeed = 1 << 20
 
-// seed reads a file of the person's own that nobody else can write.
-func seed(path string, uid uint32) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
+// seeds are the files that a new state begins with, as far as they are there,
+// by their names from it.
+func (p *project) seeds() (map[string][]byte, error) {
+	files := map[string][]byte{}
+	for i, s := range p.profile.Seed {
+		b, err := host.ReadResolved(p.wants.copies[i], p.host.UID, maxSeed)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, exit.Failedf("correct it, or move it away", "%s cannot be copied into the sandbox's state: %w", s, err)
+		}
+		files[relative(s)] = b
 	}
-	defer f.Close()
-	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		return nil, err
-	}
-	switch {
-	case st.Mode&unix.S_IFMT != unix.S_IFREG:
-		return nil, errors.New("it is no regular file")
-	case st.Uid != uid && st.Uid != 0:
-		return nil, fmt.Errorf("it belongs to user %d", st.Uid)
-	case st.Size > maxSeed:
-		return nil, fmt.Errorf("it has more than %d bytes", maxSeed)
-	}
-	return io.ReadAll(io.LimitReader(f, maxSeed))
+	return files, nil
 }
 
 // at is a path of the person's home, as ~/…, on this machine; the directories
@@ -188,13 +251,16 @@ const (
 )
 
 // keysIn are the files right in a directory, and one below, that seem to hold a
-// key.
+// key. It is a warning, not a wall: what cannot be read is passed over.
 func keysIn(dir string) []string {
 	var out []string
 	seen := 0
 	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
-			return nil // it is a warning, not a wall
+			return nil
+		}
+		if seen++; seen > mostScanned {
+			return fs.SkipAll
 		}
 		if d.IsDir() {
 			if name := d.Name(); path != dir && (name == "node_modules" || name == ".git" || filepath.Dir(path) != dir) {
@@ -202,16 +268,24 @@ func keysIn(dir string) []string {
 			}
 			return nil
 		}
-		if seen++; seen > mostScanned {
-			return fs.SkipAll
-		}
-		if fi, err := d.Info(); err != nil || !fi.Mode().IsRegular() || fi.Size() > maxScanned {
-			return nil
-		}
-		if b, err := os.ReadFile(path); err == nil && keyForms.Match(bytes.ToValidUTF8(b, nil)) {
+		if b := scanned(path); keyForms.Match(bytes.ToValidUTF8(b, nil)) {
 			out = append(out, path)
 		}
 		return nil
 	})
 	return out
+}
+
+// scanned is the beginning of a regular file; nothing of anything else.
+func scanned(path string) []byte {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	if fi, err := f.Stat(); err != nil || !fi.Mode().IsRegular() {
+		return nil
+	}
+	b, _ := io.ReadAll(io.LimitReader(f, maxScanned))
+	return b
 }

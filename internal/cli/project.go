@@ -32,6 +32,8 @@ type project struct {
 	host    plan.Host
 	network plan.Network
 	env     policy.Env
+	set     host.Settings
+	wants   wants
 
 	shields  []wayback.Bind // of host.Shields all that is known
 	accepted bool           // a person said yes to all that it grants
@@ -75,7 +77,7 @@ func (a *app) load() (*project, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &project{policy: pol, profile: prof, network: network, env: env, host: plan.Host{
+	p := &project{policy: pol, profile: prof, network: network, env: env, set: set, host: plan.Host{
 		UID:         person.UID,
 		GID:         person.GID,
 		Homes:       person.Homes,
@@ -90,7 +92,7 @@ func (a *app) load() (*project, error) {
 			p.host.Environment[name] = v
 		}
 	}
-	return p, nil
+	return p, p.look()
 }
 
 // who is whose agent runs in a project directory.

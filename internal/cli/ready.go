@@ -16,7 +16,7 @@ import (
 // begin takes a project to where its sandbox can be brought up, and keeps others
 // from doing the same until unlock is called. What is up already is said before
 // anything is asked, and what an earlier run left is told and cleared away.
-func (a *app) begin(ctx context.Context, e *engine.Engine, p *project, hooks bool) (unlock func(), err error) {
+func (a *app) begin(ctx context.Context, e *engine.Engine, p *project, to purpose) (unlock func(), err error) {
 	if err := e.Clear(ctx, p.policy.File); err != nil {
 		return nil, err
 	}
@@ -36,7 +36,7 @@ func (a *app) begin(ctx context.Context, e *engine.Engine, p *project, hooks boo
 		err = a.leftBehind(ctx, p)
 	}
 	if err == nil {
-		err = a.ready(ctx, p, hooks)
+		err = a.ready(ctx, p, to)
 	}
 	if err != nil {
 		unlock()
@@ -54,10 +54,20 @@ func (a *app) agreed(ctx context.Context, p *project) error {
 	return a.accept(ctx, p)
 }
 
+// purpose is how far an accepted policy takes hold of this machine.
+type purpose int
+
+const (
+	toRead  purpose = iota // files are written out, to be read
+	toBuild                // images are built
+	toStart                // a sandbox starts
+)
+
 // ready lets an accepted policy take hold of this machine as far as its plan
-// needs: the secrets are read, the hooks run if they are asked for, and the
-// repositories shielded.
-func (a *app) ready(ctx context.Context, p *project, hooks bool) error {
+// needs: the secrets are read, the hooks run before a start, the profile gets
+// its state unless files are only written out, and the repositories are
+// shielded. What can be refused comes before what is made.
+func (a *app) ready(ctx context.Context, p *project, to purpose) error {
 	if !p.accepted {
 		return errNotAccepted
 	}
@@ -66,7 +76,10 @@ func (a *app) ready(ctx context.Context, p *project, hooks bool) error {
 		return err
 	}
 	p.secrets, p.host.Secrets = vars, names(vars)
-	if hooks {
+	if p.host.Certificates, err = trusted(p.set); err != nil {
+		return err
+	}
+	if to == toStart && len(p.policy.PreLaunch) > 0 {
 		// A hook may run git: not in a repository that could not be shielded.
 		if err := p.eachRepository(wayback.Shieldable); err != nil {
 			return err
@@ -75,14 +88,12 @@ func (a *app) ready(ctx context.Context, p *project, hooks bool) error {
 			return err
 		}
 	}
-	if err := a.furnish(p, true); err != nil {
-		return err
+	if to == toRead {
+		err = p.furnished()
+	} else {
+		err = a.furnish(p)
 	}
-	set, err := wished()
 	if err != nil {
-		return err
-	}
-	if p.host.Certificates, err = trusted(set); err != nil {
 		return err
 	}
 	p.host.GitName, p.host.GitEmail = host.GitIdentity(ctx, p.host.Homes[0])

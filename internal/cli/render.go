@@ -20,7 +20,8 @@ func (a *app) render() *cobra.Command {
 		Long: `Writes the Dockerfiles and the documents for gate and checker into the build
 directory. It is disposable, and needs no engine. The gate's address and this
 machine's Docker networks are filled in when a sandbox is brought up. Files that
-shield a repository and are missing in it are made, empty, as at a start.`,
+shield a repository and are missing in it are made, empty, as at a start; of what
+a profile keeps or copies nothing is made.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			p, err := a.load()
@@ -30,7 +31,7 @@ shield a repository and are missing in it are made, empty, as at a start.`,
 			if err := a.agreed(c.Context(), p); err != nil {
 				return err
 			}
-			if err := a.ready(c.Context(), p, false); err != nil {
+			if err := a.ready(c.Context(), p, toRead); err != nil {
 				return err
 			}
 			h := p.host

@@ -43,7 +43,7 @@ no agent of its own, they are the command.`,
 
 func (a *app) runAgent(ctx context.Context, p *project, e *engine.Engine, args []string) error {
 	t := engine.Terminal{TTY: terminal(a.in) && terminal(a.out), Stdin: true}
-	unlock, err := a.begin(ctx, e, p, true)
+	unlock, err := a.begin(ctx, e, p, toStart)
 	if err != nil {
 		return err
 	}

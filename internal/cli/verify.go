@@ -56,7 +56,7 @@ func (a *app) prove(ctx context.Context, e *engine.Engine, p *project) (proof *e
 		}
 		return a.proveRunning(ctx, e, p, gate, service)
 	}
-	unlock, err := a.begin(ctx, e, p, false)
+	unlock, err := a.begin(ctx, e, p, toBuild)
 	if err != nil {
 		return nil, err
 	}
@@ -161,15 +161,12 @@ func (a *app) proveRunning(ctx context.Context, e *engine.Engine, p *project, ga
 	if p.network, p.host.Subnet, err = inForce(ctx, e); err != nil {
 		return nil, err
 	}
-	p.host.Shields = service.Shields
+	p.host.Shields, p.host.Furniture = service.Shields, service.Furniture
 	vars, err := p.variables()
 	if err != nil {
 		return nil, err
 	}
 	p.host.Secrets = names(vars)
-	if err := a.furnish(p, false); err != nil {
-		return nil, err
-	}
 	planned, err := p.draft(ctx, e, nil)(gate.Address)
 	if err != nil {
 		return nil, err

@@ -24,17 +24,18 @@ import (
 
 // Labels on everything that corral makes.
 const (
-	labelSandbox  = "dev.corral.sandbox"
-	labelService  = "dev.corral.service"
-	labelRole     = "dev.corral.role"
-	labelAddress  = "dev.corral.address"
-	labelInstance = "dev.corral.gate-instance"
-	labelPolicy   = "dev.corral.policy-path"
-	labelDigest   = "dev.corral.config-digest"
-	labelInode    = "dev.corral.policy-inode"
-	labelShields  = "dev.corral.shields"
-	labelOwner    = "dev.corral.owner"   // the process that looks after it
-	labelPurpose  = "dev.corral.purpose" // what it was brought up for
+	labelSandbox   = "dev.corral.sandbox"
+	labelService   = "dev.corral.service"
+	labelRole      = "dev.corral.role"
+	labelAddress   = "dev.corral.address"
+	labelInstance  = "dev.corral.gate-instance"
+	labelPolicy    = "dev.corral.policy-path"
+	labelDigest    = "dev.corral.config-digest"
+	labelInode     = "dev.corral.policy-inode"
+	labelFurniture = "dev.corral.furniture"
+	labelShields   = "dev.corral.shields"
+	labelOwner     = "dev.corral.owner"   // the process that looks after it
+	labelPurpose   = "dev.corral.purpose" // what it was brought up for
 )
 
 // Purposes of a sandbox.

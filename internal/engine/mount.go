@@ -74,9 +74,9 @@ func binds(g *Gate, s plan.Service, recursive bool) []mount.Mount {
 	return out
 }
 
-// shields writes a service's shields down, so that they can be proven later:
-// the repository may look otherwise by then.
-func shields(mounts []plan.Mount) string {
+// mountsLabel writes mounts down that depend on how the host looked at the
+// start, so that they can be proven later: it may look otherwise by then.
+func mountsLabel(mounts []plan.Mount) string {
 	b, err := json.Marshal(mounts)
 	if err != nil {
 		panic(err) // strings and numbers
@@ -84,11 +84,11 @@ func shields(mounts []plan.Mount) string {
 	return string(b)
 }
 
-// parseShields reads what shields wrote.
-func parseShields(label string) ([]plan.Mount, error) {
+// parseMounts reads what mountsLabel wrote.
+func parseMounts(label string) ([]plan.Mount, error) {
 	var out []plan.Mount
 	if err := spec.Decode(strings.NewReader(label), &out); err != nil {
-		return nil, fmt.Errorf("label %s: %w", labelShields, err)
+		return nil, err
 	}
 	return out, nil
 }

@@ -87,11 +87,11 @@ func TestUnmoved(t *testing.T) {
 
 func TestShieldsAreReadBack(t *testing.T) {
 	want := []plan.Mount{{Path: "/p/.git", Dev: 1, Ino: 2}, {Path: "/p/.git/a \"b\\n", ReadOnly: true, Dev: 1, Ino: 1<<64 - 1}}
-	got, err := parseShields(shields(want))
+	got, err := parseMounts(mountsLabel(want))
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v %v", got, err)
 	}
-	if got, err := parseShields(shields(nil)); err != nil || got != nil {
+	if got, err := parseMounts(mountsLabel(nil)); err != nil || got != nil {
 		t.Errorf("%+v %v", got, err)
 	}
 	if got, err := parseShields(`[{"Path": "/p", "Evil": 1}]`); err == nil {

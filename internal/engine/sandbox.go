@@ -31,9 +31,11 @@ type Member struct {
 	Digest   string       // of the policy that it was made from
 	Inode    string       // of the policy file, see plan.Plan
 	Shields  []plan.Mount // those of a service
-	Relays   []string     // what a gate needs carried from the host
-	Purpose  string
-	Owner    string // the process that looks after it
+	// Furniture is what the profile brought a service.
+	Furniture []plan.Mount
+	Relays    []string // what a gate needs carried from the host
+	Purpose   string
+	Owner     string // the process that looks after it
 }
 
 // Members lists the containers of the sandbox of a policy file, whatever its
@@ -68,9 +70,11 @@ func (e *Engine) Members(ctx context.Context, policy string) ([]Member, error) {
 		if a, err := netip.ParseAddr(c.Labels[labelAddress]); err == nil {
 			m.Address = a
 		}
-		if label := c.Labels[labelShields]; label != "" {
-			if m.Shields, err = parseShields(label); err != nil {
-				return nil, fmt.Errorf("container %s: %w", m.Name, err)
+		for name, mounts := range map[string]*[]plan.Mount{labelShields: &m.Shields, labelFurniture: &m.Furniture} {
+			if label := c.Labels[name]; label != "" {
+				if *mounts, err = parseMounts(label); err != nil {
+					return nil, fmt.Errorf("container %s: label %s: %w", m.Name, name, err)
+				}
 			}
 		}
 		out = append(out, m)

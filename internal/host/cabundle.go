@@ -6,14 +6,10 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/corral-sandbox/corral/internal/exit"
 	"github.com/corral-sandbox/corral/internal/printable"
@@ -62,43 +58,15 @@ func readBundle(path string, uid uint32) ([]byte, error) {
 	if !filepath.IsAbs(path) {
 		return nil, errors.New("not an absolute path")
 	}
-	// No FIFO is waited for.
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	src, err := ReadOwn(path, uid, maxBundle)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, exit.Invalidf("correct ca_bundle in config.yaml, or CORRAL_CA_BUNDLE", "there is no such file")
-	case errors.Is(err, unix.ENXIO): // of a socket
-		return nil, errIrregular
-	case err != nil:
-		return nil, err
-	}
-	f := os.NewFile(uintptr(fd), path)
-	defer f.Close()
-	fi, err := f.Stat()
-	if err != nil {
-		return nil, plainly(err)
-	}
-	st := fi.Sys().(*syscall.Stat_t)
-	switch {
-	case !fi.Mode().IsRegular():
-		return nil, errIrregular
-	case st.Uid != uid && st.Uid != 0:
-		return nil, exit.Invalidf("copy it, and name the copy", "it belongs to uid %d, not to uid %d or root", st.Uid, uid)
-	case writable(st):
-		return nil, exit.Invalidf(fmt.Sprintf("chmod go-w %q", path), "it is writable by others (mode %04o)", st.Mode&0o777)
-	}
-	// One byte more than is accepted, so that too much is seen as such.
-	src, err := io.ReadAll(io.LimitReader(f, maxBundle+1))
-	switch {
-	case err != nil:
-		return nil, exit.Failedf("", "%w", plainly(err))
-	case len(src) > maxBundle:
+	case errors.Is(err, ErrTooLong):
 		return nil, exit.Invalidf("name the company's own certificates only: the public ones are there already", "it is longer than 4 MiB")
 	}
-	return src, nil
+	return src, err
 }
-
-var errIrregular = errors.New("not a regular file")
 
 // writable reports whether somebody else than the owner can write. A group of
 // the owner's own number is theirs alone, as distributions make them.

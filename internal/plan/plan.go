@@ -80,6 +80,7 @@ type Service struct {
 	Secrets     []string // variables whose values only the engine is given
 	WorkDir     string
 	Mounts      []Mount // all of them, what holds others first
+	Furniture   []Mount // those of Mounts that the profile brings
 	Shields     []Mount // those of Mounts that cover parts of a repository
 	Memory      int64   // bytes, 0: no bound
 	NanoCPUs    int64   // 0: no bound
@@ -216,6 +217,7 @@ func Build(p *policy.Policy, prof *profile.Profile, h Host, address netip.Addr, 
 		Secrets:     h.Secrets,
 		WorkDir:     p.Dir,
 		Mounts:      bound,
+		Furniture:   h.Furniture,
 		Shields:     h.Shields,
 		Memory:      p.Resources.Memory,
 		NanoCPUs:    p.Resources.NanoCPUs,
@@ -251,13 +253,10 @@ func Build(p *policy.Policy, prof *profile.Profile, h Host, address netip.Addr, 
 // again.
 func Inode(dev, ino uint64) string { return fmt.Sprintf("%d:%d", dev, ino) }
 
-// Defaults are what a profile adds to a policy.
+// Defaults are what a profile adds to a policy, but for what it asks of the
+// person's, which depends on the machine.
 func Defaults(prof *profile.Profile) policy.Defaults {
-	d := policy.Defaults{Profile: prof.Name, Command: prof.Command, Egress: prof.Egress, Copies: prof.Seed, State: prof.State}
-	for _, m := range prof.Mounts {
-		d.Reads = append(d.Reads, m.Path)
-	}
-	return d
+	return policy.Defaults{Profile: prof.Name, Command: prof.Command, Egress: prof.Egress, State: prof.State}
 }
 
 // grants are the rules as the gate is told.

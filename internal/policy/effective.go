@@ -43,8 +43,8 @@ type Effective struct {
 	GitDir       string             `json:"git_dir"`    // rw, ro
 	Background   []string           `json:"background"` // sorted
 	PreLaunch    []string           `json:"pre_launch"` // in order
-	// What the profile takes of the person's, as ~/…: directories that the agent
-	// can read, and files that are copied once.
+	// What the profile takes of the person's, as ~/… and where that leads to:
+	// directories that the agent can read, and files that are copied once.
 	ProfileReads  []string `json:"profile_reads"`
 	ProfileCopies []string `json:"profile_copies"`
 }
@@ -79,9 +79,25 @@ type Defaults struct {
 	Profile string
 	Command []string
 	Egress  []string // names, TCP 443 and 80, soft
-	Reads   []string // directories of the person's, as ~/…, read-only
-	Copies  []string // files of the person's, as ~/…, copied into a new state
+	Reads   []Lent   // directories of the person's, read-only
+	Copies  []Lent   // files of the person's, copied into a new state
 	State   []string // directories of the agent's, as ~/…, kept between runs
+}
+
+// Lent is something of the person's that a profile asks for.
+type Lent struct {
+	Path string // as ~/…
+	Real string // where that leads to on this machine
+}
+
+func (l Lent) text() string { return l.Path + " (" + l.Real + ")" }
+
+func lent(all []Lent) []string {
+	var out []string
+	for _, l := range all {
+		out = append(out, l.text())
+	}
+	return out
 }
 
 // Rules are all that the policy opens: its own in the order written, then the
@@ -146,8 +162,8 @@ func (p *Policy) Effective(d Defaults) Effective {
 		Background: p.Background,
 		PreLaunch:  texts(p.PreLaunch),
 
-		ProfileReads:  d.Reads,
-		ProfileCopies: d.Copies,
+		ProfileReads:  lent(d.Reads),
+		ProfileCopies: lent(d.Copies),
 	}
 	if len(e.Command) == 0 {
 		e.Command = d.Command

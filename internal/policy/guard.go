@@ -288,21 +288,27 @@ func (d *decoder) source(m *Mount, key string, ps *places, ws walls, home string
 const makeFirst = "corral creates nothing on the host: make it first, or correct the path"
 
 // Resolve judges what a profile asks for of the person's, an absolute path, as
-// if the policy listed it read-only. The mount has no path if nothing is there.
+// if the policy listed it read-only. If nothing is there the mount has no inode,
+// and the path that it would have.
 func Resolve(path, profile string, env Env) (Mount, error) {
 	table, err := mountTableOf()
 	if err != nil {
 		return Mount{}, err
 	}
-	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		return Mount{}, nil
-	}
 	from := diag.Pos{File: "profile " + profile}
-	d, ps := newDecoder(from.File, nil), newPlaces(table)
 	m := Mount{Given: path, ReadOnly: true, Pos: from}
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		m.Path = Real(path)
+		return m, nil
+	}
+	d, ps := newDecoder(from.File, nil), newPlaces(table)
 	d.source(&m, "mounts", ps, ps.walls(env), env.Home)
 	return m, d.errs.Err()
 }
+
+// Real is an absolute path with its symbolic links resolved, as far as it
+// exists.
+func Real(path string) string { return newPlaces(mountTable{}).at(filepath.Clean(path)).real }
 
 // expand writes out the home that a path starts with.
 func expand(path, home string) string {

@@ -94,11 +94,11 @@ func (p *Policy) Rows(d Defaults) []Row {
 	}
 	t.lines("hooks.pre_launch", p.PreLaunch)
 	from := "profile " + d.Profile
-	for _, path := range d.Reads {
-		t.add("profile.reads", path+", if it is there: the agent can read all that is in it, keys included", from)
+	for _, l := range d.Reads {
+		t.add("profile.reads", oneLine(l.text())+", if it is there: the agent can read all that is in it, keys included", from)
 	}
-	for _, path := range d.Copies {
-		t.add("profile.copies", path+", once, into the sandbox's own state: the agent can read it", from)
+	for _, l := range d.Copies {
+		t.add("profile.copies", oneLine(l.text())+", if it is there, once, into the sandbox's own state: the agent can read it", from)
 	}
 	for _, path := range d.State {
 		t.add("profile.state", path+", kept between runs; not this machine's own", from)

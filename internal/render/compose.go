@@ -103,6 +103,9 @@ const composeHead = `# The containers of this sandbox as corral brings them up, 
 #   docker compose exec main-gate /opt/corral/bin/corral-gate status --json
 #   CORRAL_MAIN_GATE_INSTANCE=... CORRAL_MAIN_GATE_NETNS=... docker compose up main
 #
+# Host services and name servers on this machine's loopback are carried by relays
+# that corral makes; there are none here.
+#
 # Secrets are variables of whoever runs that. No value belongs in this file.
 `
 

@@ -7,6 +7,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Furnish makes what a service keeps from one run to the next, below root, the
@@ -27,7 +30,8 @@ func Furnish(dir string, dirs []string, files map[string][]byte, uid, gid uint32
 	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
 		return false, err
 	}
-	next, err := os.MkdirTemp(filepath.Dir(dir), ".new-")
+	sweep(filepath.Dir(dir))
+	next, err := os.MkdirTemp(filepath.Dir(dir), unfinished)
 	if err != nil {
 		return false, err
 	}
@@ -44,7 +48,30 @@ func Furnish(dir string, dirs []string, files map[string][]byte, uid, gid uint32
 			return false, err
 		}
 	}
-	return true, os.Rename(next, dir)
+	switch err := os.Rename(next, dir); {
+	case errors.Is(err, unix.ENOTEMPTY), errors.Is(err, fs.ErrExist): // somebody was quicker
+		return false, makeDirs(dir, dirs, uid, gid)
+	default:
+		return err == nil, err
+	}
+}
+
+const (
+	// unfinished begins the name of a state that is being made.
+	unfinished = ".new-"
+	// abandoned is the age at which nobody works on one any more: it takes
+	// milliseconds.
+	abandoned = 10 * time.Minute
+)
+
+// sweep removes what was being made when somebody was killed: it may hold keys.
+func sweep(dir string) {
+	entries, _ := os.ReadDir(dir) // a new one is made in any case
+	for _, e := range entries {
+		if fi, err := e.Info(); err == nil && e.IsDir() && strings.HasPrefix(e.Name(), unfinished) && time.Since(fi.ModTime()) > abandoned {
+			_ = os.RemoveAll(filepath.Join(dir, e.Name()))
+		}
+	}
 }
 
 // makeDirs makes what is missing of dirs. A link on the way is an error: nobody

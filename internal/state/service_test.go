@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 )
 
 func TestFurnish(t *testing.T) {
@@ -67,5 +68,55 @@ func TestFurnishRefuses(t *testing.T) {
 		if entries, _ := os.ReadDir(elsewhere); len(entries) > 0 {
 			t.Errorf("%s: something was made elsewhere: %v", name, entries)
 		}
+	}
+}
+
+// Two at once: one makes it, the other finds it.
+func TestFurnishTogether(t *testing.T) {
+	for range 50 {
+		dir := filepath.Join(t.TempDir(), "main")
+		results := make(chan bool, 4)
+		for range cap(results) {
+			go func() {
+				fresh, err := Furnish(dir, []string{"a/b"}, map[string][]byte{"a/key": []byte("k")}, 1, 1)
+				if err != nil {
+					t.Error(err)
+				}
+				results <- fresh
+			}()
+		}
+		made := 0
+		for range cap(results) {
+			if <-results {
+				made++
+			}
+		}
+		if made != 1 {
+			t.Fatalf("%d of them made it", made)
+		}
+	}
+}
+
+// What somebody who was killed left is removed, what is being made is not.
+func TestFurnishSweeps(t *testing.T) {
+	root := t.TempDir()
+	old, young := filepath.Join(root, unfinished+"old"), filepath.Join(root, unfinished+"young")
+	for _, dir := range []string{old, young} {
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	past := time.Now().Add(-2 * abandoned)
+	if err := os.Chtimes(old, past, past); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Furnish(filepath.Join(root, "main"), []string{"a"}, nil, 1, 1); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(old); err == nil {
+		t.Error("the abandoned one is still there")
+	}
+	if _, err := os.Lstat(young); err != nil {
+		t.Error(err)
 	}
 }
