@@ -179,7 +179,10 @@ func (e *Engine) Beside(ctx context.Context, id string, args, env []string, t Te
 			return -1, fmt.Errorf("terminal: %w", err)
 		}
 		defer func() { _ = term.Restore(int(f.Fd()), before) }()
-		resized <- syscall.SIGWINCH // it has no size yet
+		select {
+		case resized <- syscall.SIGWINCH: // it has no size yet
+		default: // the window changed meanwhile, which says the same
+		}
 	}
 	if t.Stdin {
 		go func() {
