@@ -148,14 +148,24 @@ type Tool struct {
 	Image        string
 	Network      string // a network, "none", or "container:ID"
 	Capabilities []string
-	Bind         string // a directory of the host, read-only, same path inside
+	Bind         string // a directory of the host, read-only, same path inside; none if empty
 	Args         []string
 	Purpose      string
 }
 
+// unlabelled keeps SELinux out of a container.
+const unlabelled = "label=disable"
+
 // StartTool runs a tool. The caller removes it.
 func (e *Engine) StartTool(ctx context.Context, t Tool) (id string, s *Stream, err error) {
+	var options []string
+	if t.Purpose == PurposeCheck && t.Bind != "" {
+		// It reads what has just been made in the person's home, which has the type
+		// of what lies there.
+		options = []string{unlabelled}
+	}
 	id, err = e.create(ctx, request{
+		options: options,
 		config: &container.Config{
 			Image:       t.Image,
 			Entrypoint:  t.Args[:1],
@@ -169,7 +179,7 @@ func (e *Engine) StartTool(ctx context.Context, t Tool) (id string, s *Stream, e
 		host: &container.HostConfig{
 			NetworkMode: container.NetworkMode(t.Network),
 			CapAdd:      t.Capabilities,
-			Mounts:      []mount.Mount{{Type: mount.TypeBind, Source: t.Bind, Target: t.Bind, ReadOnly: true}},
+			Mounts:      t.mounts(),
 		},
 	})
 	if err != nil {
@@ -181,4 +191,11 @@ func (e *Engine) StartTool(ctx context.Context, t Tool) (id string, s *Stream, e
 		return "", nil, fmt.Errorf("tool %s: %w", t.Args[0], err)
 	}
 	return id, s, nil
+}
+
+func (t Tool) mounts() []mount.Mount {
+	if t.Bind == "" {
+		return nil
+	}
+	return []mount.Mount{{Type: mount.TypeBind, Source: t.Bind, Target: t.Bind, ReadOnly: true}}
 }
