@@ -54,6 +54,7 @@ func TestResizedBeforeItIsAttached(t *testing.T) {
 					w.WriteHeader(http.StatusCreated)
 					io.WriteString(w, `{"Id":"x"}`)
 				case "/exec/x/start":
+					_, _ = io.Copy(io.Discard, r.Body) // what is left unread resets the connection
 					conn, _, err := w.(http.Hijacker).Hijack()
 					if err != nil {
 						t.Error(err)
