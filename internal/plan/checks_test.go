@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"net/netip"
 	"os"
 	"regexp"
 	"slices"
@@ -124,19 +125,63 @@ func TestSecretsAreLookedFor(t *testing.T) {
 	}
 }
 
-// A mount that is elsewhere inside is looked at there, and is the sandbox's own
-// where a store of the person's would be.
+// A mount that is elsewhere inside is looked at there.
 func TestChecksLookInside(t *testing.T) {
 	s := Service{Mounts: []Mount{{Path: "/home/u/p"}, {Path: "/state/x", Inside: Home + "/.local/share/opencode"}}}
 	if c := checked(t, s, "rw-writable:"+Home+"/.local/share/opencode"); c.Path != Home+"/.local/share/opencode" {
 		t.Errorf("%+v", c)
 	}
-	c := checked(t, s, "no-credential-dir:.local/share/opencode")
-	if len(c.Mount) != 1 || c.Mount[0].Target != Home+"/.local/share/opencode" || !slices.Equal(c.Paths, []string{"/home/u"}) {
-		t.Errorf("%+v", c)
-	}
 	home := checked(t, s, "host-home-only-mounts")
 	if !slices.Equal(home.Paths, []string{"/home/u"}) || !slices.ContainsFunc(home.Mount, func(m spec.Mount) bool { return m.Target == "/home/u/p" }) {
 		t.Errorf("%+v", home)
+	}
+}
+
+// Where a store of the person's would be, only what the sandbox keeps for
+// itself may be: what is lent read-only is the person's, wherever it is inside.
+func TestOwnStateIsNoCredential(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		mount    Mount
+		skipped  string // the store whose check is skipped
+		declared bool   // whether the mount may be there
+	}{
+		{"state", Mount{Path: "/state/x", Inside: Home + "/.claude"}, ".claude", true},
+		{"state below a store", Mount{Path: "/state/x", Inside: Home + "/.claude/projects"}, "", true},
+		{"state around a store", Mount{Path: "/state/x", Inside: Home + "/.config"}, "", true},
+		{"state of another name", Mount{Path: "/state/x", Inside: Home + "/.claude2"}, "", true},
+		{"state elsewhere", Mount{Path: "/state/x", Inside: "/root/.claude"}, "", true},
+		{"lent", Mount{Path: "/home/u/.claude", Inside: Home + "/.claude", ReadOnly: true}, "", false},
+		{"lent below a store", Mount{Path: "/home/u/.claude/x", Inside: Home + "/.claude/x", ReadOnly: true}, "", false},
+		{"lent with what is mounted below", Mount{Path: "/home/u/.claude", Inside: Home + "/.claude", ReadOnly: true, Submounts: []string{Home + "/.claude/x"}}, "", false},
+		{"at its own path", Mount{Path: Home + "/.claude"}, "", false},
+	} {
+		for _, store := range credentials {
+			c := checked(t, Service{Mounts: []Mount{tt.mount}}, "no-credential-dir:"+store)
+			if (c.Skip != "") != (store == tt.skipped) || (len(c.Mount) > 0) != tt.declared || !slices.Equal(c.Paths, []string{"/home/u"}) {
+				t.Errorf("%s: %+v", tt.name, c)
+			}
+		}
+	}
+}
+
+// The name of the host is asked for wherever one of its ports is granted.
+func TestHostNameIsAskedFor(t *testing.T) {
+	gateway := netip.MustParseAddr("172.30.0.1")
+	for _, tt := range []struct {
+		gate  spec.Gate
+		names []string
+		addr  netip.Addr
+	}{
+		{spec.Gate{Gateway: gateway}, nil, netip.Addr{}},
+		{spec.Gate{Gateway: gateway, Names: []spec.Name{{Domain: "a.test"}}}, []string{"a.test"}, netip.Addr{}},
+		{spec.Gate{Gateway: gateway, HostPorts: []uint16{8081}}, []string{spec.HostName}, gateway},
+		{spec.Gate{Gateway: gateway, HostPorts: []uint16{1, 2}, Names: []spec.Name{{Domain: "a.test"}}}, []string{"a.test", spec.HostName}, gateway},
+	} {
+		all := Join(verify(&policy.Policy{}, Host{}, tt.gate, Service{}), spec.GateStatus{})
+		i := slices.IndexFunc(all, func(c spec.Check) bool { return c.Name == "names-only-pinned" })
+		if c := all[i]; !slices.Equal(c.Names, tt.names) || c.Addr != tt.addr {
+			t.Errorf("%+v: %+v", tt.gate, c)
+		}
 	}
 }

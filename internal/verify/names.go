@@ -193,8 +193,9 @@ func nameservers(b []byte) []string {
 }
 
 // namesOnlyPinned: each of Names resolves, to the same addresses from
-// /etc/hosts and from the gate; any other name does not exist, says the gate
-// with the error that means blocked, and the ordinary way agrees, at once.
+// /etc/hosts and from the gate, and that of the host to Addr only; any other
+// name does not exist, says the gate with the error that means blocked, and the
+// ordinary way agrees, at once.
 func namesOnlyPinned(ctx context.Context, c spec.Check, e *env) finding {
 	b, err := os.ReadFile(e.path("/etc/hosts"))
 	if err != nil {
@@ -202,6 +203,9 @@ func namesOnlyPinned(ctx context.Context, c spec.Check, e *env) finding {
 	}
 	hosts := parseHosts(b)
 	for _, name := range c.Names {
+		if name == spec.HostName && !c.Addr.IsValid() {
+			return untold("the plan does not say which address %s has", name)
+		}
 		a, err := e.ask(ctx, name, dnsmessage.TypeA, dnsmessage.ClassINET)
 		if err != nil {
 			return untold("%s: the gate does not answer: %v", name, cause(err))
@@ -211,6 +215,9 @@ func namesOnlyPinned(ctx context.Context, c spec.Check, e *env) finding {
 		}
 		if !sameAddrs(a.addrs, hosts[name]) {
 			return failed("%s is %v in /etc/hosts and %v from the gate", name, hosts[name], a.addrs)
+		}
+		if name == spec.HostName && !sameAddrs(a.addrs, []netip.Addr{c.Addr.Unmap()}) {
+			return failed("%s is %v, not the gateway's address %v", name, a.addrs, c.Addr)
 		}
 	}
 	// A name nobody can have listed: fresh letters in a domain that is reserved.

@@ -109,6 +109,41 @@ func TestNamesOnlyPinned(t *testing.T) {
 	}
 }
 
+// The host's own name resolves wherever a host service is declared, and leads
+// to the gateway and nowhere else.
+func TestNameOfTheHost(t *testing.T) {
+	const gateway = "172.30.0.1"
+	at := func(addrs ...string) map[string][]string { return map[string][]string{spec.HostName + ".": addrs} }
+	line := func(addr string) string { return addr + " " + spec.HostName + "\n" }
+	for _, tt := range []struct {
+		name   string
+		pins   map[string][]string
+		hosts  string
+		addr   string
+		result spec.Result
+		detail string
+	}{
+		{"as it should be", at(gateway), line(gateway), gateway, spec.OK, ""},
+		{"the gate does not write it", at(gateway), "", gateway, spec.Failed, "corral-host is [] in /etc/hosts"},
+		{"the gate does not answer it", nil, line(gateway), gateway, spec.Failed, "corral-host: the gate says"},
+		{"neither", nil, "", gateway, spec.Failed, "corral-host"},
+		{"elsewhere", at("172.30.0.2"), line("172.30.0.2"), gateway, spec.Failed, "not the gateway's address 172.30.0.1"},
+		{"there and elsewhere", at(gateway, "192.0.2.1"), line(gateway) + line("192.0.2.1"), gateway, spec.Failed, "not the gateway's address"},
+		{"the two differ", at(gateway), line("172.30.0.2"), gateway, spec.Failed, "in /etc/hosts and"},
+		{"nobody says where it is", at(gateway), line(gateway), "", spec.Untold, "which address"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			e := tree(t, map[string]string{"/etc/hosts": tt.hosts})
+			gateDNS{pins: tt.pins}.serve(t, e)
+			c := spec.Check{Name: "names-only-pinned", Names: []string{spec.HostName}}
+			if tt.addr != "" {
+				c.Addr = netip.MustParseAddr(tt.addr)
+			}
+			want(t, e, c, tt.result, tt.detail)
+		})
+	}
+}
+
 func TestNamesOnlyPinnedTriesTheOrdinaryWayToo(t *testing.T) {
 	e, other := tree(t, map[string]string{"/etc/hosts": ""}), newEnv()
 	gateDNS{}.serve(t, e)
