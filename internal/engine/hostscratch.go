@@ -9,8 +9,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/corral-sandbox/corral/internal/render"
 	"github.com/corral-sandbox/corral/internal/report"
@@ -28,20 +31,31 @@ const (
 	nonceFile = "nonce"
 	// scratchWithin bounds the life of a scratch container.
 	scratchWithin = 30 * time.Second
+
+	// scratchHome and scratchTemp begin the names of scratch directories in a home
+	// and where temporary files go.
+	scratchHome = ".corral-check-"
+	scratchTemp = "corral-check-"
+	// scratchAbandoned is the age at which nobody uses a scratch directory any
+	// more: two containers, each within scratchWithin, and the network between.
+	scratchAbandoned = 10 * time.Minute
 )
 
 // make makes the directory where people keep their projects: in their home, if
-// they have one. The engine may see less of the rest of the machine.
+// they have one. The engine may see less of the rest of the machine. What one
+// that was killed left there goes.
 func (c *scratch) make() error {
 	if c.dir != "" {
 		return nil
 	}
 	home, err := os.UserHomeDir()
 	if err == nil {
-		c.dir, err = os.MkdirTemp(home, ".corral-check-")
+		sweepScratch(home, scratchHome)
+		c.dir, err = os.MkdirTemp(home, scratchHome)
 	}
 	if err != nil {
-		if c.dir, err = os.MkdirTemp("", "corral-check-"); err != nil {
+		sweepScratch(os.TempDir(), scratchTemp)
+		if c.dir, err = os.MkdirTemp("", scratchTemp); err != nil {
 			return err
 		}
 	}
@@ -50,6 +64,39 @@ func (c *scratch) make() error {
 		os.Chmod(c.dir, 0o755), // root inside has no right to override modes
 		os.WriteFile(filepath.Join(c.dir, nonceFile), []byte(c.nonce), 0o644),
 	)
+}
+
+// sweepScratch removes scratch directories that were abandoned: those of this
+// user that have such a name and hold nothing but a nonce. No link is followed,
+// and whatever else is in one keeps it.
+func sweepScratch(in, prefix string) {
+	entries, _ := os.ReadDir(in) // a new one is made in any case
+	for _, e := range entries {
+		number, ours := strings.CutPrefix(e.Name(), prefix)
+		if _, err := strconv.ParseUint(number, 10, 64); err != nil || !ours || !e.IsDir() {
+			continue
+		}
+		sweepOne(filepath.Join(in, e.Name()))
+	}
+}
+
+func sweepOne(path string) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return
+	}
+	dir := os.NewFile(uintptr(fd), path)
+	defer dir.Close()
+	var st unix.Stat_t
+	if unix.Fstat(fd, &st) != nil || int(st.Uid) != os.Geteuid() || time.Since(time.Unix(st.Mtim.Unix())) < scratchAbandoned {
+		return
+	}
+	names, err := dir.Readdirnames(-1)
+	if err != nil || slices.ContainsFunc(names, func(n string) bool { return n != nonceFile }) {
+		return
+	}
+	_ = unix.Unlinkat(fd, nonceFile, 0)
+	_ = unix.Rmdir(path)
 }
 
 func (s *survey) close() {

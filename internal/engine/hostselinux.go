@@ -11,6 +11,7 @@ import (
 
 	"github.com/corral-sandbox/corral/internal/host"
 	"github.com/corral-sandbox/corral/internal/plan"
+	"github.com/corral-sandbox/corral/internal/state"
 )
 
 // root is where this machine's /sys is.
@@ -63,8 +64,12 @@ func labelled(mounts []plan.Mount, homes []string) error {
 }
 
 // relabel is how a mount becomes readable. A home directory is never relabelled:
-// logins and much else would fail.
+// logins and much else would fail. What corral keeps itself is relabelled as a
+// whole, since what it makes there later takes the type of where it is made.
 func relabel(path string, homes []string) string {
+	if kept, err := state.Home(); err == nil && (path == kept || strings.HasPrefix(path, kept+"/")) {
+		path = kept
+	}
 	for _, h := range homes {
 		if path == h || strings.HasPrefix(h, strings.TrimSuffix(path, "/")+"/") {
 			return "mount a directory below it that can be given to containers: relabelling a home directory breaks logins"
