@@ -306,31 +306,55 @@ func call(ctx context.Context, at netip.AddrPort) error {
 	return nil
 }
 
-// join joins what a canary heard with what the checker says: who came from the
-// gate's address got through, whatever the checker saw.
+// join joins what a canary heard with what the checker and the gate say: who
+// came from the gate's address got through, whatever those saw. Where there is
+// no canary the gate's verdicts must bear the event: report.Join has seen them,
+// and there is something that they are about.
 func (c *canary) join(ev spec.Event, gate *container.InspectResponse) spec.Event {
-	switch {
-	case ev.Result != spec.OK:
-	case c.why != "":
+	if ev.Result != spec.OK {
+		return ev
+	}
+	untold := func(why string) spec.Event {
+		ev.Result, ev.Detail = spec.Untold, why
+		return ev
+	}
+	if c.tcp == nil {
+		if c.why == "" || len(ev.Probes) == 0 {
+			return untold("nothing answered there, and the gate was asked about nothing")
+		}
 		ev.Detail = c.why
-	case c.heard(gate):
+		return ev
+	}
+	own := addresses(gate)
+	if len(own) == 0 {
+		return untold("the engine does not say which addresses the gate has, so who called is not known")
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case slices.ContainsFunc(own, func(a netip.Addr) bool { return slices.Contains(c.callers, a) }):
 		ev.Result, ev.Detail = spec.Failed, "a port of the host that is not declared was reached from the gate's address"
+	case len(c.callers) >= mostCallers:
+		return untold("more called than could be noted")
 	}
 	return ev
 }
 
-func (c *canary) heard(gate *container.InspectResponse) bool {
-	if gate == nil || gate.NetworkSettings == nil {
-		return false
+// addresses are those that the engine says a container has.
+func addresses(c *container.InspectResponse) []netip.Addr {
+	if c == nil || c.NetworkSettings == nil {
+		return nil
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, n := range gate.NetworkSettings.Networks {
-		if a, err := netip.ParseAddr(n.IPAddress); err == nil && slices.Contains(c.callers, a) {
-			return true
+	var all []netip.Addr
+	for _, n := range c.NetworkSettings.Networks {
+		if n == nil {
+			continue
+		}
+		if a, err := netip.ParseAddr(n.IPAddress); err == nil {
+			all = append(all, a)
 		}
 	}
-	return false
+	return all
 }
 
 func (c *canary) close() {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
@@ -136,19 +137,31 @@ func TestCanary(t *testing.T) {
 	if port == 8445 || port == 8081 {
 		t.Fatalf("the check keeps port %d", port)
 	}
-	fine := spec.Event{Check: baited, Result: spec.OK}
-	gateAt := func(address string) *container.InspectResponse {
-		return inspected(t, fmt.Sprintf(`{"Id":"g","NetworkSettings":{"Networks":{"corral":{"IPAddress":"%s"}}}}`, address))
+	fine := spec.Event{Check: baited, Result: spec.OK, Probes: []spec.Probe{{Proto: "tcp"}}}
+	joins := func(name string, ev spec.Event, gate string, want spec.Result, detail string) {
+		t.Helper()
+		if got := c.join(ev, inspected(t, gate)); got.Result != want || !strings.Contains(got.Detail, detail) {
+			t.Errorf("%s: %+v", name, got)
+		}
 	}
-	if got := c.join(fine, gateAt("172.30.0.2")); got.Result != spec.OK {
-		t.Errorf("nobody from there called: %+v", got)
+	gateAt := func(address string) string {
+		return fmt.Sprintf(`{"Id":"g","NetworkSettings":{"Networks":{"corral":{"IPAddress":"%s"}}}}`, address)
 	}
-	if got := c.join(fine, gateAt("127.0.0.1")); got.Result != spec.Failed {
-		t.Errorf("a call from the gate's address: %+v", got)
+	joins("nobody from there called", fine, gateAt("172.30.0.2"), spec.OK, "")
+	joins("a call from the gate's address", fine, gateAt("127.0.0.1"), spec.Failed, "was reached")
+	joins("what could not be told stays", spec.Event{Check: baited, Detail: "why"}, gateAt("127.0.0.1"), spec.Untold, "why")
+	joins("what failed stays", spec.Event{Check: baited, Result: spec.Failed, Detail: "why"}, "", spec.Failed, "why")
+	joins("what was skipped stays", spec.Event{Check: baited, Result: spec.Skip, Detail: "why"}, "", spec.Skip, "why")
+	for _, gate := range []string{"", `{"Id":"g"}`, `{"Id":"g","NetworkSettings":{}}`, `{"Id":"g","NetworkSettings":{"Networks":{"corral":null}}}`, gateAt(""), gateAt("nonsense")} {
+		joins("a gate of which no address is known: "+gate, fine, gate, spec.Untold, "which addresses the gate has")
 	}
-	if got := c.join(spec.Event{Check: baited, Detail: "why"}, gateAt("127.0.0.1")); got.Result != spec.Untold || got.Detail != "why" {
-		t.Errorf("what could not be told stays: %+v", got)
+	for n := range mostCallers - 2 { // beside this test's own address
+		c.note(&net.TCPAddr{IP: net.IPv4(10, 1, byte(n>>8), byte(n)), Port: 1})
 	}
+	joins("many others called", fine, gateAt("172.30.0.2"), spec.OK, "")
+	c.note(&net.TCPAddr{IP: net.IPv4(10, 2, 0, 0), Port: 1})
+	joins("too many others called", fine, gateAt("172.30.0.2"), spec.Untold, "more called")
+	joins("the gate among too many", fine, gateAt("127.0.0.1"), spec.Failed, "was reached")
 	c.close()
 	if err := call(t.Context(), netip.AddrPortFrom(loopback, port)); err == nil {
 		t.Error("it answers after its end")
@@ -165,7 +178,16 @@ func TestNoCanary(t *testing.T) {
 	if checks[0].Port != 8445 || !strings.Contains(told, "192.0.2.1") || !strings.Contains(told, "8445") {
 		t.Errorf("port %d, %q", checks[0].Port, told)
 	}
-	if got := c.join(spec.Event{Check: baited, Result: spec.OK}, nil); got.Result != spec.OK || !strings.Contains(got.Detail, "nothing was made to answer") {
-		t.Errorf("%+v", got)
+	fine := spec.Event{Check: baited, Result: spec.OK, Probes: []spec.Probe{{Proto: "tcp"}}}
+	if got := c.join(fine, nil); got.Result != spec.OK || !strings.Contains(got.Detail, "nothing was made to answer") {
+		t.Errorf("with verdicts of the gate: %+v", got)
+	}
+	for name, c := range map[string]*canary{"none": {}, "none, for a reason": c} {
+		if got := c.join(spec.Event{Check: baited, Result: spec.OK}, nil); got.Result != spec.Untold {
+			t.Errorf("%s and no verdict: %+v", name, got)
+		}
+	}
+	if got := (&canary{}).join(fine, nil); got.Result != spec.Untold {
+		t.Errorf("nobody knows why there is none: %+v", got)
 	}
 }
