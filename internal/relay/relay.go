@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/corral-sandbox/corral/internal/spec"
 )
 
 // Config is one relay. The zero value is refused.
@@ -94,6 +96,7 @@ type Relay struct {
 	udp     *net.UDPConn // of lookups only
 	sources sources
 	idle    time.Duration // of half a connection
+	reach   time.Duration // for one target to accept a connection
 	wait    time.Duration // for one target's answer to a lookup
 }
 
@@ -109,7 +112,7 @@ func Listen(ctx context.Context, c Config) (*Relay, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Relay{config: c, tcp: l.(*net.TCPListener), idle: halfIdle, wait: lookupTimeout}
+	r := &Relay{config: c, tcp: l.(*net.TCPListener), idle: halfIdle, reach: spec.RelayDial, wait: lookupTimeout}
 	if c.DNS {
 		pc, err := lc.ListenPacket(ctx, "udp4", c.Listen.String())
 		if err != nil {

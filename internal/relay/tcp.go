@@ -12,8 +12,6 @@ import (
 )
 
 const (
-	// dialTimeout is generous: the target is on loopback.
-	dialTimeout = 2 * time.Second
 	// halfIdle ends a connection of which one direction is over when nothing
 	// has moved in the other for as long: its reader has most likely forgotten
 	// it.
@@ -85,7 +83,7 @@ func (r *Relay) carry(ctx context.Context, client *net.TCPConn) {
 
 // dial connects to the first target that accepts.
 func (r *Relay) dial(ctx context.Context) (*net.TCPConn, error) {
-	d := net.Dialer{Timeout: dialTimeout, KeepAliveConfig: keepAlives}
+	d := net.Dialer{Timeout: r.reach, KeepAliveConfig: keepAlives}
 	var failures []error
 	for _, t := range r.config.Targets {
 		c, err := d.DialContext(ctx, "tcp", t.String())

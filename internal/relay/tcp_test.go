@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/corral-sandbox/corral/internal/spec"
 )
 
 // R024, R026: what is listed gets through; whoever is not is reset, and the
@@ -80,9 +82,9 @@ func TestListReplaced(t *testing.T) {
 	}
 }
 
-// A connection whose target has not accepted yet ends as well.
-func TestListReplacedWhileDialling(t *testing.T) {
-	needNamespace(t)
+// fullService takes no connection any more.
+func fullService(t *testing.T) service {
+	t.Helper()
 	s := newService(t)
 	raw, err := s.SyscallConn()
 	if err != nil {
@@ -97,7 +99,15 @@ func TestListReplacedWhileDialling(t *testing.T) {
 		t.Fatal(err)
 	}
 	limited(t, filler)
+	return s
+}
+
+// A connection whose target has not accepted yet ends as well.
+func TestListReplacedWhileDialling(t *testing.T) {
+	needNamespace(t)
+	s := fullService(t)
 	r := open(t, false, s.at)
+	r.reach = patient
 	serve(t, r)
 	r.Accept(addrs(one))
 	c := connect(t, one, s.at.Port())
@@ -106,6 +116,22 @@ func TestListReplacedWhileDialling(t *testing.T) {
 	if n := r.counts(connection); n != 0 {
 		t.Errorf("%d connections of nobody", n)
 	}
+	isReset(t, c)
+}
+
+// Whoever watches a connection for as long as the wall says learns that nobody
+// is behind it, also of a service that does not refuse but is silent.
+func TestSilentTargetIsToldInTime(t *testing.T) {
+	needNamespace(t)
+	if spec.RelayDial >= spec.RelayWatch {
+		t.Errorf("a target has %v, and is watched for %v", spec.RelayDial, spec.RelayWatch)
+	}
+	s := fullService(t)
+	r := open(t, false, s.at)
+	serve(t, r)
+	r.Accept(addrs(one))
+	c := connect(t, one, s.at.Port())
+	c.SetReadDeadline(time.Now().Add(spec.RelayWatch))
 	isReset(t, c)
 }
 

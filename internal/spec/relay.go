@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"time"
 )
 
 // What a relay and those who run it agree on.
@@ -16,6 +17,14 @@ const (
 	// RelayTaken begins the error of a relay whose address somebody else
 	// listens on.
 	RelayTaken = "somebody else listens on "
+	// RelayWatch is how long a connection to a host service is watched before it
+	// counts as answered. The relay accepts before it has asked the service, and
+	// resets when nobody is there.
+	RelayWatch = 300 * time.Millisecond
+	// RelayDial is what a relay gives a target to accept: less than RelayWatch, so
+	// that its reset arrives while somebody watches. On loopback who accepts does
+	// so at once; only where nobody takes connections any more is there silence.
+	RelayDial = RelayWatch * 2 / 3
 )
 
 // Relay is whom a relay accepts: the addresses of the gates that declared its

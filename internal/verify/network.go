@@ -95,10 +95,7 @@ func allowed(ctx context.Context, c spec.Check, e *env) finding {
 // moment. Whoever carries it to the host's loopback accepts before it has asked
 // there, and resets if nobody answers.
 func hostService(ctx context.Context, c spec.Check, _ *env) finding {
-	const (
-		limit  = 1500 * time.Millisecond // less than a check's, so that the reason is told
-		moment = 150 * time.Millisecond
-	)
+	const limit = 1500 * time.Millisecond // with the watching, less than a check's, so that the reason is told
 	if !c.Addr.IsValid() || c.Port == 0 {
 		return untold("no address and port")
 	}
@@ -106,7 +103,7 @@ func hostService(ctx context.Context, c spec.Check, _ *env) finding {
 	conn, err := d.DialContext(ctx, "tcp", netip.AddrPortFrom(c.Addr, c.Port).String())
 	if err == nil {
 		defer conn.Close()
-		_ = conn.SetReadDeadline(time.Now().Add(moment))
+		_ = conn.SetReadDeadline(time.Now().Add(spec.RelayWatch))
 		_, err = conn.Read(make([]byte, 1))
 		if err == nil || errors.Is(err, io.EOF) || errors.Is(err, os.ErrDeadlineExceeded) {
 			return ok()
