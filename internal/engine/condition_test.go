@@ -216,35 +216,6 @@ func TestLookResolvers(t *testing.T) {
 	}
 }
 
-// R131: only a failure that a missing way out makes is said to be the proxy's.
-func TestWithProxy(t *testing.T) {
-	for _, name := range []string{"HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"} {
-		t.Setenv(name, "")
-	}
-	silent := &GateFailed{Reasons: []string{"api.test (line 4): accepts no connection: i/o timeout"}, Hint: "first"}
-	if got := withProxy(silent); got.Hint != "first" {
-		t.Errorf("without a proxy: %q", got.Hint)
-	}
-	t.Setenv("https_proxy", "http://192.0.2.1:3128")
-	for _, tt := range []struct {
-		reason string
-		proxy  bool
-	}{
-		{silent.Reasons[0], true},
-		{"api.test (line 4): no answer from the resolver in time", true},
-		{"api.test (line 4): not resolved within 10s", true},
-		{"api.test (line 4): no such name (NXDOMAIN)", false},
-		{"the worker ended", false},
-	} {
-		for _, hint := range []string{"", "first"} {
-			got := withProxy(&GateFailed{Reasons: []string{tt.reason}, Hint: hint})
-			if strings.Contains(got.Hint, "https_proxy is set") != tt.proxy || !strings.HasPrefix(got.Hint, hint) || strings.Contains(got.Hint, "192.0.2.1") {
-				t.Errorf("%q: %q", tt.reason, got.Hint)
-			}
-		}
-	}
-}
-
 // R104: only what is here and not there means another machine's files.
 func TestUnseen(t *testing.T) {
 	here := t.TempDir()

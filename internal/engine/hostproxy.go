@@ -2,8 +2,9 @@ package engine
 
 import (
 	"os"
-	"slices"
 	"strings"
+
+	"github.com/corral-sandbox/corral/internal/spec"
 )
 
 const hintProxy = "a proxy that is the only way out is not supported: gates need a direct connection"
@@ -21,19 +22,23 @@ func proxies() []string {
 }
 
 // withProxy adds to a gate's failure what may lie behind it where a proxy is
-// set, if it is one that a missing way out makes: names that do not resolve or
-// do not answer.
+// set, if the gate says that it is one which a missing way out makes. The line
+// by which it says so is no reason of its own and goes.
 func withProxy(failed *GateFailed) *GateFailed {
+	told := &GateFailed{Hint: failed.Hint}
+	for _, r := range failed.Reasons {
+		if r != spec.GateUnanswered {
+			told.Reasons = append(told.Reasons, r)
+		}
+	}
 	set := proxies()
-	silent := slices.ContainsFunc(failed.Reasons, func(r string) bool {
-		return strings.Contains(r, "accepts no connection") || strings.Contains(r, "the resolver") || strings.Contains(r, "not resolved within")
-	})
-	if len(set) == 0 || !silent {
-		return failed
+	if len(set) == 0 || len(told.Reasons) == len(failed.Reasons) {
+		return told
 	}
 	more := "this machine seems to need a proxy (" + strings.Join(set, ", ") + " is set), and " + hintProxy
-	if failed.Hint != "" {
-		more = failed.Hint + "; " + more
+	if told.Hint != "" {
+		more = told.Hint + "; " + more
 	}
-	return &GateFailed{Reasons: failed.Reasons, Hint: more}
+	told.Hint = more
+	return told
 }

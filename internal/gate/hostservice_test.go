@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/corral-sandbox/corral/internal/spec"
 )
 
 // serveWith accepts connections in the world and leaves each to do.
@@ -56,6 +58,9 @@ func TestHostServices(t *testing.T) {
 		"hangs up in order": {func(p *pair) { p.serveWith(at, func(c *net.TCPConn) { c.Close() }) }, nil},
 		"a relay with nobody behind it": {func(p *pair) { p.serveWith(at, func(c *net.TCPConn) { c.SetLinger(0); c.Close() }) },
 			[]string{"host service on port 8001: nothing listens on 127.0.0.1:8001 of this machine", "hint: start what listens on port 8001"}},
+		"a relay whose service takes no connection": {func(p *pair) {
+			p.serveWith(at, func(c *net.TCPConn) { time.AfterFunc(spec.RelayDial, func() { c.SetLinger(0); c.Close() }) })
+		}, []string{"host service on port 8001: nothing listens on 127.0.0.1:8001 of this machine"}},
 		"nobody": {func(*pair) {},
 			[]string{"nothing listens on 127.0.0.1:8001 of this machine", "hint: start what listens on port 8001"}},
 		"a firewall that drops": {func(p *pair) {
@@ -78,6 +83,9 @@ func TestHostServices(t *testing.T) {
 				t.Errorf("status %d", code)
 			}
 			text := strings.Join(s.output(), "\n")
+			if strings.Contains(text, spec.GateUnanswered) {
+				t.Errorf("it lays this on the outside:\n%s", text)
+			}
 			for _, want := range tt.says {
 				if !strings.Contains(text, want) {
 					t.Errorf("no %q in\n%s", want, text)
@@ -137,7 +145,7 @@ func TestSilentNameServerOfTheHost(t *testing.T) {
 	}
 	t.Logf("after %v", time.Since(began).Round(time.Second))
 	text := strings.Join(s.output(), "\n")
-	for _, want := range []string{"api.allowed.test (corral.yaml:7): no answer", "asked at 172.30.0.1:53", "ufw allow in on corral0 to 172.30.0.1 port 53 proto udp", "firewall-cmd"} {
+	for _, want := range []string{"api.allowed.test (corral.yaml:7): no answer", "asked at 172.30.0.1:53", "ufw allow in on corral0 to 172.30.0.1 port 53 proto udp", "firewall-cmd", spec.GateUnanswered} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}

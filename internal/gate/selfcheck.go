@@ -22,10 +22,6 @@ import (
 const (
 	// livenessTimeout is how long a name may take to accept a connection.
 	livenessTimeout = 5 * time.Second
-	// answerWithin is how long a host service's connection is watched: the relay
-	// accepts before it has asked the service, and resets when nobody is there,
-	// which on loopback it knows at once.
-	answerWithin = 150 * time.Millisecond
 	// maxDials bounds the connections tried at the same time.
 	maxDials = 128
 	// httpsPort is where the unlisted address is tried.
@@ -168,6 +164,7 @@ func (g *gate) checkLiveness(ctx context.Context) error {
 	tasks.Wait()
 	var failed []error
 	var hints []string
+	unanswered := false
 	for i, t := range targets {
 		switch {
 		case failures[i] == nil:
@@ -176,8 +173,11 @@ func (g *gate) checkLiveness(ctx context.Context) error {
 			hint, err := hostFailure(t.to[0], failures[i])
 			failed, hints = append(failed, fmt.Errorf("%s: %w", t.what, err)), append(hints, hint)
 		default:
-			failed = append(failed, fmt.Errorf("%s: accepts no connection: %w", t.what, failures[i]))
+			failed, unanswered = append(failed, fmt.Errorf("%s: accepts no connection: %w", t.what, failures[i])), true
 		}
+	}
+	if unanswered {
+		failed = append(failed, errors.New(spec.GateUnanswered))
 	}
 	if len(hints) > 0 {
 		return exit.Failedf(strings.Join(hints, "; "), "%w", errors.Join(failed...))
@@ -194,7 +194,7 @@ func answers(ctx context.Context, to netip.AddrPort) error {
 		return err
 	}
 	defer conn.Close()
-	if err := conn.SetReadDeadline(time.Now().Add(answerWithin)); err != nil {
+	if err := conn.SetReadDeadline(time.Now().Add(spec.RelayWatch)); err != nil {
 		return err
 	}
 	_, err = conn.Read(make([]byte, 1))

@@ -183,7 +183,7 @@ func (g *gate) openResolver(ctx context.Context) error {
 }
 
 func (g *gate) resolve(ctx context.Context) error {
-	g.resolved = resolveNames(ctx, g.spec, g.worker.ask)
+	g.resolved = resolveNames(ctx, g.spec, g.lookUp)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -196,10 +196,60 @@ func (g *gate) resolve(ctx context.Context) error {
 	return nil
 }
 
+// lookUp is a lookup of the worker's, whose failure is a resolve.Error too, if
+// it is of one of its kinds. The worker tells only the words.
+func (g *gate) lookUp(ctx context.Context, q request) (reply, error) {
+	r, err := g.worker.ask(ctx, q)
+	if err == nil {
+		return r, nil
+	}
+	kind := kindOf(err.Error())
+	if ctx.Err() != nil {
+		kind = resolve.Timeout
+	}
+	if kind == 0 {
+		return r, err
+	}
+	return r, &lookupFailed{err, kind}
+}
+
+// lookupFailed is a failure of a lookup in the worker's words.
+type lookupFailed struct {
+	error
+	kind resolve.Kind
+}
+
+func (e *lookupFailed) Unwrap() []error { return []error{e.error, &resolve.Error{Kind: e.kind}} }
+
+// kindOf is the kind that words of a resolve.Error without its name belong to;
+// zero if they are of none.
+func kindOf(said string) resolve.Kind {
+	for kind := resolve.NXDomain; kind <= resolve.TooMuch; kind++ {
+		// What is in parentheses may be told from one to the next.
+		words, _, _ := strings.Cut(strings.TrimPrefix((&resolve.Error{Kind: kind}).Error(), ": "), "(")
+		if strings.HasPrefix(said, words) {
+			return kind
+		}
+	}
+	return 0
+}
+
+// failed reports whether a name that has to be pinned is not for a reason of
+// one of the kinds.
+func (g *gate) failed(kinds ...resolve.Kind) bool {
+	return slices.ContainsFunc(g.spec.Names, func(n spec.Name) bool {
+		var e *resolve.Error
+		return !n.Soft && errors.As(g.resolved[n.Domain].err, &e) && slices.Contains(kinds, e.Kind)
+	})
+}
+
 func (g *gate) pin(context.Context) error {
 	pins, unpinned, err := decide(g.spec, g.resolved, time.Now())
 	if err != nil {
-		return &exit.Error{Status: exit.Failed, Err: err, Hint: g.unresolved(err)}
+		if g.failed(resolve.Timeout, resolve.Unreachable, resolve.ServFail, resolve.Refused) {
+			err = errors.Join(err, errors.New(spec.GateUnanswered))
+		}
+		return &exit.Error{Status: exit.Failed, Err: err, Hint: g.unresolved()}
 	}
 	for _, u := range unpinned {
 		g.sayf("warning: %s (%s) stays closed: %s", u.Domain, u.Origin, u.Reason)
@@ -217,9 +267,8 @@ func (g *gate) pin(context.Context) error {
 
 // unresolved is what to do about names that cannot be pinned. Where the name
 // server is the host's own and silent, it may be that the firewall is.
-func (g *gate) unresolved(err error) string {
-	silence := strings.TrimPrefix((&resolve.Error{Kind: resolve.Timeout}).Error(), ": ")
-	if at := g.spec.Gateway; slices.Contains(g.spec.Resolvers, at) && strings.Contains(err.Error(), silence) {
+func (g *gate) unresolved() string {
+	if at := g.spec.Gateway; slices.Contains(g.spec.Resolvers, at) && g.failed(resolve.Timeout) {
 		to := netip.AddrPortFrom(at, dnsPort)
 		return fmt.Sprintf("the name server of this machine is asked at %v, where corral's relay listens: see that it answers on this machine itself, and that no firewall drops what comes in by %s (%s; the same with proto tcp)",
 			to, spec.Bridge, letIn(to, "udp"))

@@ -49,6 +49,10 @@ const (
 	// GateWarning begins a line about what a gate leaves closed for a reason that
 	// does not stop it.
 	GateWarning = "corral-gate: warning: "
+	// GateUnanswered is a line among the reasons of a gate that stays closed: what
+	// failed is what a missing way out makes, lookups or connections that nobody
+	// outside answers.
+	GateUnanswered = "nobody outside answers"
 	// ProbeDomain is what corral's own checks look up names below, to see them
 	// refused. It exists nowhere (RFC 6761).
 	ProbeDomain = "corral-probe.invalid"
