@@ -3,11 +3,18 @@ package engine
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -16,6 +23,8 @@ import (
 
 	"github.com/corral-sandbox/corral/internal/exit"
 	"github.com/corral-sandbox/corral/internal/plan"
+	"github.com/corral-sandbox/corral/internal/render"
+	"github.com/corral-sandbox/corral/internal/resolve"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
 
@@ -25,9 +34,10 @@ import (
 const RoleRelay = "relay"
 
 const (
-	labelRelays = "dev.corral.relays"    // of a gate: what it needs carried, like 53/dns,8081
-	labelCarry  = "dev.corral.relay"     // of a relay: what it carries, one of these words
-	labelTarget = "dev.corral.relay-for" // of a relay: from where to where
+	labelRelays = "dev.corral.relays"     // of a gate: what it needs carried, like 53/dns,8081
+	labelCarry  = "dev.corral.relay"      // of a relay: what it carries, one of these words
+	labelTarget = "dev.corral.relay-for"  // of a relay: from where to where
+	labelMade   = "dev.corral.relay-made" // of a relay: the digest of all it was made as
 )
 
 // What a relay's container is asked to be.
@@ -42,17 +52,20 @@ const (
 	privileged = 1024
 	// relayReadyWithin bounds the start of a program that asks nobody.
 	relayReadyWithin = 15 * time.Second
-	// acceptWithin bounds a connection from this machine to itself.
+	// acceptWithin bounds a connection, or a lookup, from this machine to itself.
 	acceptWithin = time.Second
 )
 
 // relayCapabilities listen on a port below privileged and give up root.
 var relayCapabilities = []string{"NET_BIND_SERVICE", "SETUID", "SETGID"}
 
+// lookupsSuffix ends the word for a relay that carries lookups.
+const lookupsSuffix = "/dns"
+
 // carried is the word for what a relay carries.
 func carried(r plan.Relay) string {
 	if len(r.DNS) > 0 {
-		return fmt.Sprintf("%d/dns", r.Port)
+		return fmt.Sprint(r.Port) + lookupsSuffix
 	}
 	return fmt.Sprint(r.Port)
 }
@@ -113,6 +126,16 @@ func relayRequest(image string, r plan.Relay, gateway netip.Addr) request {
 	}
 }
 
+// digest tells requests for a relay apart: all that the engine is asked for,
+// what create adds to every container included, and the ID of the image.
+func (r request) digest(imageID string) string {
+	b, err := json.Marshal([]any{imageID, r.name, r.config, r.host, r.options, logging(), render.NoNewPrivileges})
+	if err != nil {
+		panic(fmt.Sprintf("request of %s: %v", r.name, err))
+	}
+	return fmt.Sprintf("%x", sha256.Sum256(b))
+}
+
 // carriers are the relays of this machine and whom they serve, as the engine
 // has it.
 type carriers struct {
@@ -121,8 +144,16 @@ type carriers struct {
 }
 
 type relay struct {
-	id, carries, target, image string
-	running                    bool
+	id, carries, target, image, made string
+	state                            string // the engine's word
+}
+
+func (r relay) running() bool { return r.state == container.StateRunning }
+
+// ended says that a relay serves nobody, and nobody either when it is started
+// again. One that is paused goes on with the list that it has.
+func (r relay) ended() bool {
+	return r.state == container.StateExited || r.state == container.StateCreated || r.state == container.StateDead
 }
 
 // user is a gate that needs relays, whether it runs or not.
@@ -130,24 +161,29 @@ type user struct {
 	id      string
 	address netip.Addr
 	needs   []string
+	ended   bool // it asks nothing any more
 }
 
-// carriers asks for the gates only where there are relays.
+// carriers asks for the gates only where there are relays. On an error there is
+// nothing to judge by: a relay without users serves nobody, and these may not be
+// known.
 func (e *Engine) carriers(ctx context.Context) (carriers, error) {
-	var c carriers
-	list, err := e.labelled(ctx, labelRole+"="+RoleRelay)
+	list, err := e.withLabel(ctx, labelRole+"="+RoleRelay)
 	if err != nil || len(list) == 0 {
-		return c, err
+		return carriers{}, err
 	}
+	var c carriers
 	for _, r := range list {
-		c.relays = append(c.relays, relay{r.ID, r.Labels[labelCarry], r.Labels[labelTarget], r.ImageID, r.State == container.StateRunning})
+		c.relays = append(c.relays, relay{r.ID, r.Labels[labelCarry], r.Labels[labelTarget], r.ImageID, r.Labels[labelMade], r.State})
 	}
-	c.users, err = e.users(ctx)
-	return c, err
+	if c.users, err = e.users(ctx); err != nil {
+		return carriers{}, err
+	}
+	return c, nil
 }
 
 func (e *Engine) users(ctx context.Context) ([]user, error) {
-	list, err := e.labelled(ctx, labelRelays)
+	list, err := e.withLabel(ctx, labelRelays)
 	if err != nil {
 		return nil, err
 	}
@@ -158,13 +194,13 @@ func (e *Engine) users(ctx context.Context) ([]user, error) {
 			return nil, fmt.Errorf("container %.12s: label %s: %w", g.ID, labelAddress, err)
 		}
 		if words := splitNeeds(g.Labels[labelRelays]); len(words) > 0 {
-			out = append(out, user{g.ID, address, words})
+			out = append(out, user{g.ID, address, words, g.State == container.StateExited || g.State == container.StateDead})
 		}
 	}
 	return out, nil
 }
 
-func (e *Engine) labelled(ctx context.Context, label string) ([]container.Summary, error) {
+func (e *Engine) withLabel(ctx context.Context, label string) ([]container.Summary, error) {
 	list, err := e.api.ContainerList(ctx, container.ListOptions{All: true, Filters: filters.NewArgs(filters.Arg("label", label))})
 	if err != nil {
 		return nil, fmt.Errorf("containers: %w", err)
@@ -185,43 +221,81 @@ func sources(users []user, word string, leaving ...string) []netip.Addr {
 	return slices.Compact(out)
 }
 
-// carry makes every relay that the gates of a plan need carry for them: one
-// that is not there, does not run or leads elsewhere is made anew. The caller
-// holds the machine-wide lock, and has created the gates and not started them.
-func (e *Engine) carry(ctx context.Context, image string, p *plan.Plan) error {
-	if len(p.Relays) == 0 {
-		return nil
+// without leaves an address out of what its gate does not declare.
+func without(users []user, address netip.Addr, declared []string) []user {
+	var out []user
+	for _, u := range users {
+		if u.address == address {
+			u.needs = slices.DeleteFunc(slices.Clone(u.needs), func(word string) bool { return !slices.Contains(declared, word) })
+		}
+		out = append(out, u)
 	}
+	return out
+}
+
+// carry makes every relay that the gate of a plan needs carry for it: one that
+// is not there, does not run, or was made otherwise is made anew. All the
+// others are told whom they serve too: the gate's address may be that of one
+// which went without their knowledge. The caller holds the machine-wide lock,
+// and has created the gate and not started it.
+func (e *Engine) carry(ctx context.Context, image string, p *plan.Plan) error {
 	have, err := e.carriers(ctx)
-	if err == nil && len(have.relays) == 0 {
+	if err == nil && len(have.relays) == 0 && len(p.Relays) > 0 {
 		have.users, err = e.users(ctx)
 	}
 	if err != nil {
 		return err
 	}
+	declared := splitNeeds(needs(p))
+	for _, g := range p.Gates {
+		have.users = without(have.users, g.Spec.Address, declared)
+	}
+	for _, r := range have.relays {
+		if slices.Contains(declared, r.carries) {
+			continue
+		}
+		if err := e.renew(ctx, r, sources(have.users, r.carries)); err != nil {
+			return fmt.Errorf("relay of %s: %w", r.carries, err)
+		}
+	}
+	if len(p.Relays) == 0 {
+		return nil
+	}
+	made, err := e.api.ImageInspect(ctx, image)
+	if err != nil {
+		return fmt.Errorf("image %s: %w", image, err)
+	}
 	for _, r := range p.Relays {
-		if err := e.carryOne(ctx, image, r, p.Network.Gateway, have); err != nil {
+		want := relayRequest(image, r, p.Network.Gateway)
+		want.config.Labels[labelMade] = want.digest(made.ID)
+		if err := e.carryOne(ctx, want, r, p, have); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (e *Engine) carryOne(ctx context.Context, image string, r plan.Relay, gateway netip.Addr, have carriers) error {
-	want := relayRequest(image, r, gateway)
+func (e *Engine) carryOne(ctx context.Context, want request, r plan.Relay, p *plan.Plan, have carriers) error {
 	to := sources(have.users, carried(r))
 	for _, old := range have.relays {
-		if old.carries != want.config.Labels[labelCarry] {
+		if old.carries != carried(r) {
 			continue
 		}
-		if old.running && old.target == want.config.Labels[labelTarget] && e.tellSources(ctx, old.id, to) == nil {
-			return nil
+		if err := sameServers(old, want, have.users, p); err != nil {
+			return err
+		}
+		why := "it was made otherwise than this corral makes it"
+		if old.running() && old.made == want.config.Labels[labelMade] {
+			if e.tellSources(ctx, old.id, to) == nil {
+				return nil
+			}
+			why = "it did not take its new list"
 		}
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if old.running {
-			e.Progress("the relay of port %d is made anew: it led elsewhere, or did not take its new list", r.Port)
+		if !old.ended() {
+			e.Progress("the relay of port %d is made anew (%s): what other sandboxes have open through it ends", r.Port, why)
 		}
 		if err := e.remove(ctx, old.id); err != nil {
 			return fmt.Errorf("relay of port %d: %w", r.Port, err)
@@ -241,9 +315,54 @@ func (e *Engine) carryOne(ctx context.Context, image string, r plan.Relay, gatew
 		return errors.Join(err, left)
 	}
 	if taken := (*relayTaken)(nil); errors.As(err, &taken) {
-		return e.withoutRelay(ctx, r, netip.AddrPortFrom(gateway, r.Port))
+		return e.withoutRelay(ctx, r, netip.AddrPortFrom(p.Network.Gateway, r.Port))
 	}
 	return fmt.Errorf("relay of port %d: %w", r.Port, err)
+}
+
+// sameServers refuses to lead a relay of lookups to other name servers while
+// gates of other plans ask by way of it: their names would be somebody else's.
+func sameServers(old relay, want request, users []user, p *plan.Plan) error {
+	if want.config.Labels[labelTarget] == old.target || !strings.HasSuffix(old.carries, lookupsSuffix) {
+		return nil
+	}
+	others := slices.ContainsFunc(users, func(u user) bool {
+		ours := slices.ContainsFunc(p.Gates, func(g plan.Gate) bool { return g.Spec.Address == u.address })
+		return !ours && !u.ended && slices.Contains(u.needs, old.carries)
+	})
+	if !others {
+		return nil
+	}
+	return exit.Failedf("use the same `resolvers` as they do (in config.yaml, or CORRAL_RESOLVERS), or wait until they have ended",
+		"other sandboxes of this machine ask the name servers %s by way of its one relay of lookups, and this one is to ask %s",
+		servers(old.target), servers(want.config.Labels[labelTarget]))
+}
+
+// servers are the targets in the words that a relay of lookups is told.
+func servers(target string) string {
+	if words := strings.Fields(target); len(words) > 3 {
+		return strings.Join(words[3:], ", ") // after relay, --dns and where it listens
+	}
+	return "that are not known"
+}
+
+// renew lets a relay serve the listed addresses and nobody else. One that does
+// not take its new list, and one that serves nobody any more, is removed.
+func (e *Engine) renew(ctx context.Context, r relay, to []netip.Addr) error {
+	if len(to) > 0 {
+		if r.ended() {
+			return nil // who needs it next makes it anew
+		}
+		failed := e.tellSources(ctx, r.id, to)
+		if failed == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		e.Progress("the relay of %s is removed, since it did not take its new list (the sandboxes that use it are without it until the next corral run): %v", r.carries, failed)
+	}
+	return e.remove(ctx, r.id)
 }
 
 // relayTaken is a relay whose address somebody else listens on.
@@ -296,16 +415,46 @@ func (e *Engine) tellSources(ctx context.Context, id string, to []netip.Addr) er
 	return err
 }
 
-// withoutRelay goes without one where a program of this machine listens at the
+// withoutRelay goes without one where a program of this machine answers at the
 // gateway's address by itself, which is told; anything else that holds the
 // address is in the way.
 func (e *Engine) withoutRelay(ctx context.Context, r plan.Relay, at netip.AddrPort) error {
-	if accepts(ctx, at) {
-		e.Progress("port %d needs no relay: a program of this machine listens on %v by itself; other containers reach it there too, and other machines if it listens on every address and no firewall is before it", r.Port, at)
+	err := byItself(ctx, at, len(r.DNS) > 0)
+	if err == nil {
+		e.Progress("port %d needs no relay: a program of this machine listens on %v by itself, as on every address; other containers reach it there too, and other machines if no firewall is before it", r.Port, at)
 		return nil
 	}
-	return exit.Failedf(fmt.Sprintf("ss -ltnup 'sport = :%d' shows which program (as root, whosever it is); let it listen on 127.0.0.1 alone", r.Port),
-		"the relay of port %d cannot listen on %v: a program of this machine holds it, and accepts no connection there", r.Port, at)
+	return exit.Failedf(fmt.Sprintf("ss -ltnup 'sport = :%d' shows which program (as root, whosever it is): if it is yours, let it listen on 127.0.0.1 alone; if not, it has to go", r.Port),
+		"the relay of port %d cannot listen on %v: %w", r.Port, at, err)
+}
+
+// byItself is nil if a program of this machine answers at an address of it, as
+// it does on every other. That it listens on all of them is what makes it the
+// service that is meant: nobody else can have the port on loopback then, where a
+// relay would have led. On one address any user of this machine may listen.
+func byItself(ctx context.Context, at netip.AddrPort, lookups bool) error {
+	protos := []string{"tcp"}
+	if lookups {
+		protos = []string{"udp", "tcp"}
+	}
+	for i, proto := range protos {
+		every, alone, err := listeners(procNet, proto, at)
+		switch {
+		case err != nil:
+			return fmt.Errorf("who holds it cannot be told: %w", err)
+		case alone:
+			return fmt.Errorf("a program of this machine listens there alone (%s), and would receive what is meant for the service on loopback", proto)
+		case !every && i == 0: // name servers need no TCP
+			return fmt.Errorf("no program of this machine listens on every address at port %d (%s)", at.Port(), proto)
+		}
+	}
+	switch {
+	case lookups && !looksUp(ctx, at):
+		return errors.New("a program of this machine holds it, and answers no lookup there")
+	case !lookups && !accepts(ctx, at):
+		return errors.New("a program of this machine holds it, and accepts no connection there")
+	}
+	return nil
 }
 
 func accepts(ctx context.Context, at netip.AddrPort) bool {
@@ -317,10 +466,95 @@ func accepts(ctx context.Context, at netip.AddrPort) bool {
 	return true
 }
 
+// looksUp reports whether a name server answers, whatever it says.
+func looksUp(ctx context.Context, at netip.AddrPort) bool {
+	ctx, cancel := context.WithTimeout(ctx, acceptWithin)
+	defer cancel()
+	c := resolve.Client{Servers: []netip.AddrPort{at}, Timeout: acceptWithin}
+	_, err := c.A(ctx, "relay."+spec.ProbeDomain)
+	var failed *resolve.Error
+	return err == nil || errors.As(err, &failed) &&
+		!slices.Contains([]resolve.Kind{resolve.Timeout, resolve.Unreachable, resolve.Malformed}, failed.Kind)
+}
+
+// procNet is where this machine lists its sockets.
+const procNet = "/proc/net"
+
+// Columns of its lists, and the states in them of a socket that takes what
+// anybody sends.
+const (
+	columnLocal = 1
+	columnState = 3
+	tcpListens  = "0A"
+	udpListens  = "07"
+)
+
+// listeners says who takes what is sent to an address and port of this machine:
+// a socket of every address, one of that address alone, or both, of which the
+// second gets it. A socket of one interface looks like one of every.
+func listeners(dir, proto string, at netip.AddrPort) (every, alone bool, err error) {
+	state := tcpListens
+	if proto == "udp" {
+		state = udpListens
+	}
+	for _, file := range []string{proto, proto + "6"} {
+		b, err := os.ReadFile(filepath.Join(dir, file))
+		if errors.Is(err, fs.ErrNotExist) && file != proto {
+			continue // no IPv6 in this kernel
+		}
+		if err != nil {
+			return false, false, err
+		}
+		n := 0
+		for line := range strings.Lines(string(b)) {
+			if n++; n == 1 {
+				continue // the names of the columns
+			}
+			f := strings.Fields(line)
+			if len(f) <= columnState {
+				return false, false, fmt.Errorf("%s: %q", file, strings.TrimSpace(line))
+			}
+			if f[columnState] != state {
+				continue
+			}
+			local, err := parseSocket(f[columnLocal])
+			if err != nil {
+				return false, false, fmt.Errorf("%s: %w", file, err)
+			}
+			if local.Port() == at.Port() {
+				every = every || local.Addr().IsUnspecified()
+				alone = alone || local.Addr() == at.Addr()
+			}
+		}
+	}
+	return every, alone, nil
+}
+
+// parseSocket reads an address as /proc/net has it: words of four bytes in the
+// order of this machine, in hex, then the port.
+func parseSocket(s string) (netip.AddrPort, error) {
+	words, tail, _ := strings.Cut(s, ":")
+	port, err := strconv.ParseUint(tail, 16, 16)
+	if err != nil || len(words) != 8 && len(words) != 32 {
+		return netip.AddrPort{}, fmt.Errorf("%q is no socket's address", s)
+	}
+	var b []byte
+	for ; words != ""; words = words[8:] {
+		w, err := strconv.ParseUint(words[:8], 16, 32)
+		if err != nil {
+			return netip.AddrPort{}, fmt.Errorf("%q is no socket's address", s)
+		}
+		b = binary.NativeEndian.AppendUint32(b, uint32(w))
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return netip.AddrPortFrom(a.Unmap(), uint16(port)), nil
+}
+
 // takeAway removes gates together with what relays still do for them. It takes
 // the machine-wide lock if there is a relay that this is about; image is what
 // the lock is made from, empty if that is not known. The gates go in any case,
-// also when ctx has ended.
+// also when ctx has ended or relays could not be told: whoever gets the address
+// next renews their lists before its gate starts.
 func (e *Engine) takeAway(ctx context.Context, image string, gates ...string) error {
 	ctx = context.WithoutCancel(ctx)
 	if image == "" {
@@ -358,25 +592,14 @@ func (c carriers) concerned(gates []string) string {
 
 // dismiss is takeAway for who holds the machine-wide lock. Relays are told
 // first: an address must not be served any more once it is free, whatever
-// becomes of this process in between. One that does not take its new list, and
-// one that serves nobody any more, is removed.
+// becomes of this process in between. If who uses them cannot be told, they are
+// left as they are: whoever gets the address next renews their lists.
 func (e *Engine) dismiss(ctx context.Context, gates ...string) error {
 	ctx = context.WithoutCancel(ctx)
 	have, err := e.carriers(ctx)
 	errs := []error{err}
 	for _, r := range have.relays {
-		to := sources(have.users, r.carries, gates...)
-		if len(to) > 0 && !r.running {
-			continue // it serves nobody as it is; who needs it next makes it anew
-		}
-		if len(to) > 0 {
-			failed := e.tellSources(ctx, r.id, to)
-			if failed == nil {
-				continue
-			}
-			e.Progress("the relay of %s is removed, since it did not take its new list (the sandboxes that use it are without it until the next corral run): %v", r.carries, failed)
-		}
-		errs = append(errs, e.remove(ctx, r.id))
+		errs = append(errs, e.renew(ctx, r, sources(have.users, r.carries, gates...)))
 	}
 	return errors.Join(append(errs, e.removeAll(ctx, gates))...)
 }
@@ -408,7 +631,7 @@ func (e *Engine) RelayHealth(ctx context.Context, members []Member) ([]RelayHeal
 	if len(words) == 0 {
 		return nil, nil
 	}
-	have, err := e.labelled(ctx, labelRole+"="+RoleRelay)
+	have, err := e.withLabel(ctx, labelRole+"="+RoleRelay)
 	if err != nil {
 		return nil, err
 	}
@@ -424,7 +647,8 @@ func (e *Engine) RelayHealth(ctx context.Context, members []Member) ([]RelayHeal
 			if err != nil {
 				return nil, err
 			}
-			if at, err := netip.ParseAddrPort(fmt.Sprintf("%v:%s", network.Gateway, strings.TrimSuffix(word, "/dns"))); err == nil && accepts(ctx, at) {
+			port, lookups := strings.CutSuffix(word, lookupsSuffix)
+			if at, err := netip.ParseAddrPort(fmt.Sprintf("%v:%s", network.Gateway, port)); err == nil && byItself(ctx, at, lookups) == nil {
 				h.State, h.OK = fmt.Sprintf("needs no relay: a program of this machine listens on %v by itself", at), true
 			}
 		}
