@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -343,6 +344,74 @@ func TestRelayIsMended(t *testing.T) {
 	}
 }
 
+// Gates that go without the knowledge of their relay leave it a list with their
+// addresses. The next gate at one of them may be of a policy without host
+// services: before it starts, nobody at that address is served any more.
+func TestNobodyInheritsAHostService(t *testing.T) {
+	served := greet(t, "127.0.0.1:0")
+	one := project(t, serviced("one", served.port))
+	two := one.another(filepath.Join(filepath.Dir(one.dir), "two"), serviced("two", served.port))
+	three := one.another(filepath.Join(filepath.Dir(one.dir), "three"), nothing)
+	two.accept()
+	three.accept()
+	one.abandoned("echo up; exec sleep infinity", "up")
+	own := address(t, one)
+	endTwo := two.up("echo up; read -r _", "up")
+	docker(t, "rm", "--force", one.agent(), one.gate())
+	at := fmt.Sprintf("%s:%d", gateway, served.port)
+	ask := func() string {
+		said, _ := heard(t, outsider(t, hear+fmt.Sprintf("h %s %d", gateway, served.port), "--network", "corral", "--ip", own), at)
+		return said
+	}
+	if got := ask(); got != greeting {
+		t.Fatalf("the relay's list was renewed already, this test proves nothing: %q", got)
+	}
+	endThree := three.up("echo up; read -r _", "up")
+	if got := address(t, three); got != own {
+		t.Errorf("the next gate is at %s, not at %s", got, own)
+	}
+	endThree()
+	if got := ask(); got != "nothing" {
+		t.Errorf("at the address of a sandbox without host services: %q", got)
+	}
+	if !two.hears(t, served.port) {
+		t.Error("who declared the port is not answered")
+	}
+	endTwo()
+	if left := relays(t, served.port); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+// A relay that another corral made is not taken for one of ours, and whom it
+// served is served on.
+func TestRelayOfAnotherCorral(t *testing.T) {
+	served := greet(t, "127.0.0.1:0")
+	one := project(t, serviced("one", served.port))
+	two := one.another(filepath.Join(filepath.Dir(one.dir), "two"), serviced("two", served.port))
+	two.accept()
+	end := one.up("echo up; read -r _", "up")
+	name := relays(t, served.port)[0]
+	if r := two.sh("true"); r.code != 0 || strings.Contains(r.err, "made anew") {
+		t.Errorf("a relay of this corral: %v", r)
+	}
+	image := docker(t, "inspect", "--format", "{{.Config.Image}}", name)
+	docker(t, "rm", "--force", name)
+	command := fmt.Sprintf("relay %s:%d 127.0.0.1:%d", gateway, served.port, served.port)
+	docker(t, append([]string{"run", "--detach", "--name", name, "--network", "host", "--user", "64998:64998", "--cap-drop", "ALL",
+		"--tmpfs", "/run:uid=64998,gid=64998", "--label", "dev.corral.role=relay", "--label", fmt.Sprintf("dev.corral.relay=%d", served.port),
+		"--label", "dev.corral.relay-for=" + command, image}, strings.Fields(command)...)...)
+	if r := two.sh(hear + fmt.Sprintf("h corral-host %d", served.port)); r.code != 0 || !strings.Contains(r.out, greeting) ||
+		!strings.Contains(r.err, fmt.Sprintf("the relay of port %d is made anew", served.port)) || !strings.Contains(r.err, "what other sandboxes have open through it ends") {
+		t.Errorf("beside a relay of another corral: %v", r)
+	}
+	checkRelay(t, name, "64998:64998", nil)
+	if !one.hears(t, served.port) {
+		t.Error("who was there before is not served")
+	}
+	end()
+}
+
 // R047: a firewall between the bridge and the relay is named, with what to do.
 func TestFirewallBeforeTheRelay(t *testing.T) {
 	served := greet(t, "127.0.0.1:0")
@@ -395,7 +464,17 @@ func TestServiceAtTheGatewayItself(t *testing.T) {
 	}
 	served.stop()
 
-	mute, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.ParseIP(gateway), Port: int(served.port)})
+	// Whoever is first may listen on the gateway's address alone.
+	squatter := greet(t, fmt.Sprintf("%s:%d", gateway, served.port))
+	if r := s.sh("echo ran"); r.code != 1 || strings.Contains(r.out, "ran") || !strings.Contains(r.err, "listens there alone (tcp)") || !strings.Contains(r.err, "hint: ss -ltnup") {
+		t.Errorf("beside a listener on the gateway's address: %v", r)
+	}
+	if n := squatter.met.Load(); n > 0 {
+		t.Errorf("it met %d", n)
+	}
+	squatter.stop()
+
+	mute, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4zero, Port: int(served.port)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -404,7 +483,7 @@ func TestServiceAtTheGatewayItself(t *testing.T) {
 	run(t, append([]string{"iptables", "-w", "-I"}, drop...)...)
 	t.Cleanup(func() { run(t, append([]string{"iptables", "-w", "-D"}, drop...)...) })
 	r := s.sh("echo ran")
-	if r.code != 1 || !strings.Contains(r.err, fmt.Sprintf("the relay of port %d cannot listen on %s:%d", served.port, gateway, served.port)) || !strings.Contains(r.err, "hint: ss -ltnup") {
+	if r.code != 1 || !strings.Contains(r.err, fmt.Sprintf("the relay of port %d cannot listen on %s:%d", served.port, gateway, served.port)) || !strings.Contains(r.err, "accepts no connection") || !strings.Contains(r.err, "hint: ss -ltnup") {
 		t.Error(r)
 	}
 	if left := append(relays(t, served.port), s.containers()...); len(left) > 0 {
@@ -498,6 +577,51 @@ func TestNameServerOnLoopback(t *testing.T) {
 		t.Error(r)
 	}
 	end()
+	if left := relays(t, 53); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+// Two people with different name servers on loopback: the second does not lead
+// the names of the first elsewhere.
+func TestNameServersOfTwo(t *testing.T) {
+	zone := map[string]string{"git.corp.test": "44.10.0.10"}
+	loopbackDNS(t, "127.0.0.57:53", zone)
+	other := loopbackDNS(t, "127.0.0.58:53", zone)
+	policy := func(name string) string { return "profile: shell\nname: " + name + "\negress:\n  allow: [git.corp.test]\n" }
+	one := project(t, policy("one"))
+	two := one.another(filepath.Join(filepath.Dir(one.dir), "two"), policy("two"))
+	two.accept()
+	resolvers := func(s *sandbox, server string) {
+		env := slices.Clone(s.env)
+		for i, v := range env {
+			if strings.HasPrefix(v, "CORRAL_RESOLVERS=") {
+				env[i] = "CORRAL_RESOLVERS=" + server
+			}
+		}
+		s.env = env
+	}
+	resolvers(one, "127.0.0.57")
+	end := one.up("echo up; read -r _", "up")
+	resolvers(two, "127.0.0.58")
+	r := two.sh("echo ran")
+	if r.code != 1 || strings.Contains(r.out, "ran") || other.Load() > 0 {
+		t.Errorf("asked %d times; %v", other.Load(), r)
+	}
+	for _, want := range []string{"ask the name servers 127.0.0.57:53", "is to ask 127.0.0.58:53", "hint: use the same `resolvers`"} {
+		if !strings.Contains(r.err, want) {
+			t.Errorf("no %q in %v", want, r)
+		}
+	}
+	resolvers(two, "127.0.0.57")
+	if r := two.sh("echo ran"); r.code != 0 {
+		t.Errorf("with the same: %v", r)
+	}
+	end()
+	resolvers(two, "127.0.0.58")
+	if r := two.sh("echo ran"); r.code != 0 || other.Load() == 0 {
+		t.Errorf("alone: %v, asked %d times", r, other.Load())
+	}
 	if left := relays(t, 53); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}

@@ -85,46 +85,45 @@ func before(t *testing.T, dir string, nth int, how failure) (*proxy, string) {
 // that was not asked for, what is left goes by one command, and the next run
 // works.
 func TestEngineSweep(t *testing.T) {
-	s := project(t, nothing)
+	for how, name := range []string{"refused", "lost"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			sweep(t, project(t, "profile: shell\nname: "+name+"\n"), failure(how))
+		})
+	}
+}
+
+func sweep(t *testing.T, s *sandbox, how failure) {
 	if r := s.sh("true"); r.code != 0 { // images and volume are there
 		t.Fatal(r)
 	}
-	dir, err := os.MkdirTemp("", "corral-sweep-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	dir := public(t)
 	env := s.env
-	for how, name := range []string{"refused", "answer lost"} {
-		for n := 1; ; n++ {
-			p, address := before(t, dir, n, failure(how))
-			s.env = append(env[:len(env):len(env)], "DOCKER_HOST="+address)
-			r := s.corral("run", "--", "echo", "ran")
-			s.env = env
-			if p.calls.Load() < int64(n) {
-				t.Logf("%s: %d calls", name, p.calls.Load())
-				break
-			}
-			switch {
-			case r.code == 0 && r.out != "ran\n":
-				t.Errorf("call %d %s: success, but the agent did not run: %v", n, name, r)
-			case r.code != 0 && r.code != 1:
-				t.Errorf("call %d %s: %v", n, name, r)
-			case r.code == 1 && strings.TrimSpace(r.err) == "":
-				t.Errorf("call %d %s: a failure without a word", n, name)
-			}
-			if down := s.corral("down"); down.code != 0 {
-				t.Errorf("after call %d %s: corral down: %v", n, name, down)
-			}
-			if left := s.containers(); len(left) > 0 {
-				t.Errorf("after call %d %s and corral down: left %v", n, name, left)
-			}
+	for n := 1; ; n++ {
+		p, address := before(t, dir, n, how)
+		s.env = append(env[:len(env):len(env)], "DOCKER_HOST="+address)
+		r := s.corral("run", "--", "echo", "ran")
+		s.env = env
+		if p.calls.Load() < int64(n) {
+			t.Logf("%d calls", p.calls.Load())
+			break
 		}
-		if r := s.sh("echo well"); r.code != 0 || r.out != "well\n" {
-			t.Errorf("the run after the sweep: %v", r)
+		switch {
+		case r.code == 0 && r.out != "ran\n":
+			t.Errorf("call %d: success, but the agent did not run: %v", n, r)
+		case r.code != 0 && r.code != 1:
+			t.Errorf("call %d: %v", n, r)
+		case r.code == 1 && strings.TrimSpace(r.err) == "":
+			t.Errorf("call %d: a failure without a word", n)
 		}
+		if down := s.corral("down"); down.code != 0 {
+			t.Errorf("after call %d: corral down: %v", n, down)
+		}
+		if left := s.containers(); len(left) > 0 {
+			t.Errorf("after call %d and corral down: left %v", n, left)
+		}
+	}
+	if r := s.sh("echo well"); r.code != 0 || r.out != "well\n" {
+		t.Errorf("the run after the sweep: %v", r)
 	}
 }
