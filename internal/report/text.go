@@ -32,7 +32,11 @@ func Text(w io.Writer, sections []Section, colour bool) (Tally, error) {
 			fmt.Fprintf(&b, "%s:\n", printable.Escape(s.Service))
 		}
 		for _, ev := range s.Events {
-			b.WriteString(Line(ev, colour) + "\n")
+			b.WriteString(Line(ev, colour))
+			if ev.Result == spec.OK && ev.Detail != "" { // what the proof left out
+				b.WriteString(": " + printable.Escape(ev.Detail))
+			}
+			b.WriteByte('\n')
 		}
 		if len(sections) > 1 {
 			b.WriteByte('\n')
@@ -52,7 +56,7 @@ func Line(ev spec.Event, colour bool) string {
 	}
 	line := text + " " + printable.Escape(ev.Check)
 	switch ev.Result {
-	case spec.OK: // what is as it should be needs no words
+	case spec.OK: // what it proves is its name
 	case spec.Failed, spec.Skip, spec.Note:
 		if ev.Detail != "" {
 			line += ": " + printable.Escape(ev.Detail)

@@ -10,7 +10,7 @@ import (
 )
 
 var sample = []Section{{Service: "main", Events: []spec.Event{
-	{Version: 1, Service: "main", Check: "non-root", Result: spec.OK, Detail: "not shown"},
+	{Version: 1, Service: "main", Check: "non-root", Result: spec.OK, Detail: "2 files\nwere left out"},
 	{Version: 1, Service: "main", Check: "no-sudo", Result: spec.Failed, Detail: "/usr/bin/sudo exists"},
 	{Version: 1, Service: "main", Check: "seccomp-on", Detail: "no /proc"},
 	{Version: 1, Service: "main", Check: "allowed:api.openai.com:443", Result: spec.Skip, Detail: "not pinned (profile default)"},
@@ -20,7 +20,7 @@ var sample = []Section{{Service: "main", Events: []spec.Event{
 
 func TestText(t *testing.T) {
 	second := Section{Service: "researcher", Events: []spec.Event{{Check: "non-root", Result: spec.OK}}}
-	const lines = `ok   non-root
+	const lines = `ok   non-root: 2 files\nwere left out
 FAIL no-sudo: /usr/bin/sudo exists
 FAIL seccomp-on: cannot tell: no /proc
 skip allowed:api.openai.com:443: not pinned (profile default)
@@ -63,7 +63,7 @@ func TestJSON(t *testing.T) {
 	h := Header{Time: time.Unix(0, 0).UTC(), Sandbox: "p-1", Versions: map[string]string{"corral": "v1"}, Digests: map[string]string{"policy": "sha256:00"}}
 	tally, err := JSON(&b, h, []Section{{Service: "main", Events: []spec.Event{sample[0].Events[0], sample[0].Events[5]}}})
 	want := `{"version":1,"time":"1970-01-01T00:00:00Z","sandbox":"p-1","versions":{"corral":"v1"},"digests":{"policy":"sha256:00"}}
-{"version":1,"service":"main","check":"non-root","result":"ok","detail":"not shown"}
+{"version":1,"service":"main","check":"non-root","result":"ok","detail":"2 files\nwere left out"}
 {"version":1,"service":"main","check":"rw-writable:/a\u001b[2Jb","result":"splendid","detail":"\u202egnp.\nok   non-root"}
 {"version":1,"passed":1,"skipped":0,"failed":1,"ok":false}
 `

@@ -2,6 +2,7 @@ package verify
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,20 +14,25 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/corral-sandbox/corral/internal/spec"
 )
 
-// Bounds of the search for secrets. A file above largestSearched is a program
-// or an archive; the number of those is told.
+// The search for secrets looks into small files first, all of them: what a
+// build, corral or the engine writes a value into is a text. Then into larger
+// ones, by size, as far as there is time. One above largestSearched is a program
+// or an archive.
 const (
+	smallSearched   = 64 << 10
 	largestSearched = 16 << 20
-	mostSearched    = 1 << 30
-	mostNames       = 200_000
+	// searchers is how many directories and files are looked at side by side.
+	searchers = 4
+	// tellWithin is left of the check's time to say what was found.
+	tellWithin = 250 * time.Millisecond
 )
 
 // leakPlaces are where an image, corral and the engine put files.
@@ -37,11 +43,19 @@ var leakPlaces = []string{"/etc", "/opt", "/usr/local", "/run", "/var"}
 // file's name, that is not this user's own, Mount aside: what lies there is the
 // host's. Values shorter than spec.SecretMin are not looked for; they are named.
 // No value is ever shown.
+//
+// It cannot tell unless every name was seen and every file of up to
+// smallSearched was looked into. What else was left out is told: larger files,
+// by number; directories of somebody else's that this user may enter and not
+// list, so that it can read there only what it knows already; and directories
+// of its own for which there was no time, since they come last and what is in
+// them it can find, or has put there, itself.
 func secretAbsentElsewhere(ctx context.Context, c spec.Check, e *env) finding {
 	if len(c.Names) == 0 {
 		return untold("no secrets were named")
 	}
-	s := search{ctx: ctx, e: e}
+	s := newSearch(ctx, e)
+	defer s.end()
 	for _, m := range c.Mount {
 		s.granted = append(s.granted, path.Clean(m.Target))
 	}
@@ -69,20 +83,42 @@ func secretAbsentElsewhere(ctx context.Context, c spec.Check, e *env) finding {
 	if err := s.commandLines(); err != nil {
 		return untold("%s", s.hide(err.Error()))
 	}
-	if err := s.files(); err != nil && len(s.found) == 0 {
-		return untold("%s", s.hide(err.Error()))
-	}
-	if len(s.found) > 0 {
+	s.places()
+	s.owned()
+	s.rest()
+	return s.outcome(short)
+}
+
+// outcome is what a search that has ended proves.
+func (s *search) outcome(short []string) finding {
+	switch {
+	case len(s.found) > 0:
 		slices.Sort(s.found)
 		return failed("%s", list(s.found))
+	case s.err != nil:
+		return untold("%s", s.hide(s.err.Error()))
+	case s.late:
+		return untold("there is too much to look through in time: not every file of up to %d KiB was looked into", smallSearched>>10)
 	}
-	f := ok()
+	var left []string
 	if len(short) > 0 {
-		f.detail = fmt.Sprintf("not looked for, being shorter than %d bytes: %s", spec.SecretMin, strings.Join(short, ", "))
+		left = append(left, fmt.Sprintf("not looked for, being shorter than %d bytes: %s", spec.SecretMin, strings.Join(short, ", ")))
+	}
+	if len(s.missed) > 0 {
+		left = append(left, fmt.Sprintf("%d files of %d KiB and more were not looked into, for want of time", len(s.missed), slices.Min(s.missed)>>10))
 	}
 	if s.large > 0 {
-		f.detail = strings.TrimPrefix(fmt.Sprintf("%s; %d files larger than %d MiB were not looked into", f.detail, s.large, largestSearched>>20), "; ")
+		left = append(left, fmt.Sprintf("%d files larger than %d MiB were not looked into", s.large, largestSearched>>20))
 	}
+	if len(s.closed) > 0 {
+		slices.Sort(s.closed)
+		left = append(left, "not looked into, since they may be entered and not listed: "+s.hide(list(s.closed)))
+	}
+	if len(s.own) > 0 {
+		left = append(left, fmt.Sprintf("%d directories of this user's own were not looked into, for want of time", len(s.own)))
+	}
+	f := ok()
+	f.detail = strings.Join(left, "; ")
 	return f
 }
 
@@ -94,31 +130,76 @@ type hidden struct {
 
 // search looks for secrets.
 type search struct {
-	ctx     context.Context
+	ctx     context.Context // ends a moment before the check's time
+	end     context.CancelFunc
 	e       *env
 	uid     uint32
 	secrets []hidden
 	granted []string
 
-	read  atomic.Int64
-	large int
+	slots   chan struct{} // what runs beside the search itself
+	group   sync.WaitGroup
+	buffers sync.Pool
 
-	mu    sync.Mutex
-	found []string
-	err   error
+	mu     sync.Mutex
+	found  []string
+	err    error
+	late   bool        // there was no time for all names and small files
+	own    []string    // directories of this user's own, to be looked at last
+	closed []string    // may be entered and not listed
+	medium []candidate // to be looked into by size
+	missed []int64     // sizes of those for which there was no time
+	large  int
+}
+
+// candidate is a file that may be looked into.
+type candidate struct {
+	path string
+	size int64
+}
+
+func newSearch(ctx context.Context, e *env) *search {
+	s := &search{e: e, slots: make(chan struct{}, searchers-1)}
+	if until, limited := ctx.Deadline(); limited {
+		s.ctx, s.end = context.WithDeadline(ctx, until.Add(-tellWithin))
+	} else {
+		s.ctx, s.end = context.WithCancel(ctx)
+	}
+	s.buffers.New = func() any {
+		b := make([]byte, searchBlock+len(s.secrets[0].value))
+		return &b
+	}
+	return s
+}
+
+// spawn has something done beside the search, or at once if enough is.
+func (s *search) spawn(f func()) {
+	select {
+	case s.slots <- struct{}{}:
+		s.group.Go(func() {
+			defer func() { <-s.slots }()
+			f()
+		})
+	default:
+		f()
+	}
+}
+
+func (s *search) over() bool { return s.ctx.Err() != nil }
+
+// locked does something that others may be doing.
+func (s *search) locked(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f()
 }
 
 func (s *search) tell(h hidden, format string, args ...any) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.found = append(s.found, fmt.Sprintf("the value of %s is in %s", h.name, s.hide(fmt.Sprintf(format, args...))))
+	text := fmt.Sprintf("the value of %s is in %s", h.name, s.hide(fmt.Sprintf(format, args...)))
+	s.locked(func() { s.found = append(s.found, text) })
 }
 
-func (s *search) fail(err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.err = errors.Join(s.err, err)
-}
+func (s *search) fail(err error) { s.locked(func() { s.err = errors.Join(s.err, err) }) }
 
 // hide replaces every secret in a text.
 func (s *search) hide(text string) string {
@@ -151,70 +232,110 @@ func (s *search) commandLines() error {
 	return nil
 }
 
-// files looks below every place, at names and contents.
-func (s *search) files() error {
-	const readers = 4
-	names := make(chan string, readers)
-	var wg sync.WaitGroup
-	for range readers {
-		wg.Go(func() {
-			buf := make([]byte, searchBlock+len(s.secrets[0].value))
-			for name := range names {
-				s.file(name, buf)
+// places looks below every place, at all names and into small files, but for
+// directories of this user's own.
+func (s *search) places() {
+	for _, place := range leakPlaces {
+		real, err := filepath.EvalSymlinks(s.e.path(place))
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			s.fail(err)
+		case !slices.Contains(s.granted, s.inside(real)):
+			s.directory(real)
+		}
+	}
+	s.group.Wait()
+}
+
+// owned does the same in directories of this user's own. However much it fills
+// them with, the other places have been looked at by then.
+func (s *search) owned() {
+	for len(s.own) > 0 && !s.over() {
+		dir := s.own[0]
+		s.own = s.own[1:]
+		s.directory(dir)
+		s.group.Wait()
+		if s.late {
+			s.late, s.own = false, append(s.own, dir)
+		}
+	}
+}
+
+// rest looks into larger files, the smallest first.
+func (s *search) rest() {
+	slices.SortFunc(s.medium, func(a, b candidate) int { return cmp.Or(cmp.Compare(a.size, b.size), cmp.Compare(a.path, b.path)) })
+	for _, c := range s.medium {
+		s.spawn(func() {
+			if !s.file(c.path) {
+				s.locked(func() { s.missed = append(s.missed, c.size) })
 			}
 		})
 	}
-	left := mostNames
-	for _, place := range leakPlaces {
-		real, err := filepath.EvalSymlinks(s.e.path(place))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err == nil {
-			err = filepath.WalkDir(real, func(p string, d fs.DirEntry, err error) error {
-				if left--; left < 0 || s.read.Load() > mostSearched || s.ctx.Err() != nil {
-					return errTooMuch
-				}
-				return s.entry(p, d, err, names)
-			})
-		}
-		if err != nil {
-			s.fail(err)
-			break
-		}
-	}
-	close(names)
-	wg.Wait()
-	return s.err
+	s.group.Wait()
 }
 
-var errTooMuch = errors.New("there is too much to look through in time")
+// inside is a path as this user knows it.
+func (s *search) inside(p string) string {
+	return "/" + strings.TrimLeft(strings.TrimPrefix(p, s.e.root), "/")
+}
 
-// entry judges a name and passes on what is to be read.
-func (s *search) entry(p string, d fs.DirEntry, err error, names chan<- string) error {
-	inside := "/" + strings.TrimLeft(strings.TrimPrefix(p, s.e.root), "/")
+// directory looks at what is in a directory, and below it.
+func (s *search) directory(dir string) {
+	entries, err := os.ReadDir(dir)
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
 	case errors.Is(err, fs.ErrPermission):
-		if access(p, unix.X_OK) == nil {
-			return fmt.Errorf("%s may be entered and not listed", inside)
-		}
-		return nil // nothing in it can be seen
+		s.shut(dir)
+		return
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR): // it has gone
+		return
 	case err != nil:
-		return err
-	case slices.Contains(s.granted, inside):
-		if d.IsDir() {
-			return fs.SkipDir
+		s.fail(err)
+		return
+	}
+	for _, d := range entries {
+		if s.over() {
+			s.locked(func() { s.late = true })
+			return
 		}
-		return nil
+		s.entry(filepath.Join(dir, d.Name()), d)
+	}
+}
+
+// shut judges a directory that may not be listed. Who owns it can open it again.
+func (s *search) shut(dir string) {
+	var st unix.Stat_t
+	switch err := unix.Lstat(dir, &st); {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		s.fail(&fs.PathError{Op: "lstat", Path: s.inside(dir), Err: err})
+	case st.Uid == s.uid:
+		s.fail(fmt.Errorf("%s is closed, and this user may open it", s.inside(dir)))
+	case access(dir, unix.X_OK) == nil:
+		s.locked(func() { s.closed = append(s.closed, s.inside(dir)) })
+	}
+}
+
+// entry judges a name, and looks into a small file.
+func (s *search) entry(p string, d fs.DirEntry) {
+	inside := s.inside(p)
+	if slices.Contains(s.granted, inside) {
+		return
 	}
 	fi, err := d.Info()
 	if err != nil {
-		return nil // gone
+		return // gone
 	}
-	if st, known := fi.Sys().(*syscall.Stat_t); !known || st.Uid == s.uid {
-		return nil
+	st, known := fi.Sys().(*syscall.Stat_t)
+	if !known {
+		s.fail(fmt.Errorf("%s: nobody says whose it is", inside))
+		return
+	}
+	if st.Uid == s.uid {
+		if fi.IsDir() {
+			s.locked(func() { s.own = append(s.own, p) })
+		}
+		return
 	}
 	text := d.Name()
 	if fi.Mode()&fs.ModeSymlink != 0 {
@@ -227,40 +348,49 @@ func (s *search) entry(p string, d fs.DirEntry, err error, names chan<- string) 
 		}
 	}
 	switch {
+	case fi.IsDir():
+		s.spawn(func() { s.directory(p) })
 	case !fi.Mode().IsRegular():
 	case fi.Size() > largestSearched:
-		s.large++
-	default:
-		select {
-		case names <- p:
-		case <-s.ctx.Done():
-			return errTooMuch
-		}
+		s.locked(func() { s.large++ })
+	case fi.Size() > smallSearched:
+		s.locked(func() { s.medium = append(s.medium, candidate{p, fi.Size()}) })
+	case !s.file(p):
+		s.locked(func() { s.late = true })
 	}
-	return nil
 }
 
-// file looks for the secrets in one file. What this user may not read, it
-// cannot learn from.
-func (s *search) file(p string, buf []byte) {
+// file looks for the secrets in one file; false if there was no time for all of
+// it. What this user may not read, it cannot learn from.
+func (s *search) file(p string) bool {
+	if s.over() {
+		return false
+	}
 	fd, err := unix.Open(p, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		if !errors.Is(err, unix.EACCES) && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ELOOP) {
-			s.fail(&fs.PathError{Op: "open", Path: strings.TrimPrefix(p, s.e.root), Err: err})
+			s.fail(&fs.PathError{Op: "open", Path: s.inside(p), Err: err})
 		}
-		return
+		return true
 	}
 	f := os.NewFile(uintptr(fd), p)
 	defer f.Close()
-	n, held, err := s.scan(f, buf)
+	buf := s.buffers.Get().(*[]byte)
+	defer s.buffers.Put(buf)
+	_, held, err := s.scan(f, *buf)
 	for _, h := range held {
-		s.tell(h, "%s", strings.TrimPrefix(p, s.e.root))
+		s.tell(h, "%s", s.inside(p))
+	}
+	if errors.Is(err, errLate) {
+		return false
 	}
 	if err != nil {
 		s.fail(err)
 	}
-	s.read.Add(n)
+	return true
 }
+
+var errLate = errors.New("there is no time left")
 
 // searchBlock is how much of a file is looked at in one piece.
 const searchBlock = 256 << 10
@@ -273,8 +403,8 @@ func (s *search) scan(r io.Reader, buf []byte) (read int64, held []hidden, err e
 	looked := map[string]bool{}
 	kept := 0
 	for {
-		if s.ctx.Err() != nil {
-			return read, held, errTooMuch
+		if s.over() {
+			return read, held, errLate
 		}
 		n, err := io.ReadFull(r, buf[kept:])
 		read += int64(n)

@@ -2,11 +2,20 @@ package verify
 
 import (
 	"bytes"
+	"context"
+	"errors"
+	"fmt"
 	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/corral-sandbox/corral/internal/spec"
+	"github.com/corral-sandbox/corral/internal/testenv"
 )
 
 const (
@@ -36,6 +45,7 @@ func TestSecretAbsentElsewhere(t *testing.T) {
 		{"in /opt", token, map[string]string{"/opt/x": leakToken}, spec.Failed, "/opt/x"},
 		{"in /run", token, map[string]string{"/run/x": leakToken}, spec.Failed, "/run/x"},
 		{"in /var", token, map[string]string{"/var/x": leakToken}, spec.Failed, "/var/x"},
+		{"a place that is no directory", token, map[string]string{"/var": leakToken, "/opt/x": leakToken}, spec.Failed, "the value of TOKEN is in /opt/x"},
 		{"elsewhere", token, map[string]string{"/srv/x": leakToken, "/home/agent/x": leakToken}, spec.OK, ""},
 		{"all but its last byte", token, map[string]string{"/etc/x": leakToken[:len(leakToken)-1]}, spec.OK, ""},
 		{"across two pieces", token, map[string]string{"/etc/x": strings.Repeat("x", searchBlock+len(leakToken)-3) + leakToken}, spec.Failed, "/etc/x"},
@@ -83,6 +93,166 @@ func TestSecretInLinkTarget(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(t, e, spec.Check{Name: "secret-absent-elsewhere", Names: []string{"TOKEN"}}, spec.Failed, "the target of /etc/link")
+}
+
+// An image of any size is looked through as far as there is time: small files
+// wherever they are, then larger ones by size. What was left out is told.
+func TestSecretInLargeImage(t *testing.T) {
+	t.Setenv("TOKEN", leakToken)
+	const many = 65 // of the largest that are read: more than a gibibyte
+	e := tree(t, map[string]string{"/proc/self/status": someoneElse(), "/opt/": ""})
+	for i := range many {
+		if err := os.WriteFile(e.path(fmt.Sprintf("/opt/%03d", i)), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Truncate(e.path(fmt.Sprintf("/opt/%03d", i)), largestSearched); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := spec.Check{Name: "secret-absent-elsewhere", Names: []string{"TOKEN"}}
+	if got := examine(t.Context(), c, e); got.result != spec.OK || strings.Contains(got.detail, "files larger") {
+		t.Errorf("%+v", got)
+	}
+	if err := os.WriteFile(e.path("/opt/x"), []byte(leakToken), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	want(t, e, c, spec.Failed, "/opt/x")
+}
+
+// searchOf is a search of a tree for TOKEN by a user, and how its time ends.
+func searchOf(t *testing.T, e *env, uid int) (*search, func()) {
+	t.Helper()
+	s := newSearch(t.Context(), e)
+	s.uid, s.secrets = uint32(uid), []hidden{{"TOKEN", []byte(leakToken)}}
+	return s, s.end
+}
+
+func TestSearchWithoutTime(t *testing.T) {
+	const other = 4711
+	size := func(n int) string { return strings.Repeat("x", n) }
+	for _, tt := range []struct {
+		name   string
+		files  map[string]string
+		uid    int
+		ends   string // before which part
+		result spec.Result
+		detail string
+	}{
+		{"small files", map[string]string{"/etc/a": size(smallSearched)}, other, "places", spec.Untold, "too much to look through in time"},
+		{"names", map[string]string{"/etc/a/": ""}, other, "places", spec.Untold, "too much"},
+		{"nothing to look at", map[string]string{"/etc/": ""}, other, "places", spec.OK, ""},
+		{"larger files", map[string]string{"/etc/a": size(smallSearched + 1), "/etc/b": size(99 << 10), "/etc/c": size(smallSearched)}, other, "rest", spec.OK, "2 files of 64 KiB and more were not looked into, for want of time"},
+		{"only small files", map[string]string{"/etc/c": size(smallSearched)}, other, "rest", spec.OK, ""},
+		{"a small leak and larger files", map[string]string{"/etc/a": size(smallSearched + 1), "/var/b": leakToken}, other, "rest", spec.Failed, "/var/b"},
+		{"a larger leak", map[string]string{"/etc/a": size(smallSearched) + leakToken}, other, "never", spec.Failed, "/etc/a"},
+		{"own directories", map[string]string{"/var/a/b/c": ""}, os.Getuid(), "owned", spec.OK, "1 directories of this user's own were not looked into"},
+		{"own directories in time", map[string]string{"/var/a/b/c": ""}, os.Getuid(), "rest", spec.OK, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s, end := searchOf(t, tree(t, tt.files), tt.uid)
+			defer end()
+			for _, part := range []struct {
+				name string
+				run  func()
+			}{{"places", s.places}, {"owned", s.owned}, {"rest", s.rest}} {
+				if part.name == tt.ends {
+					end()
+				}
+				part.run()
+			}
+			got := s.outcome(nil)
+			if got.result != tt.result || !strings.Contains(got.detail, tt.detail) || tt.detail == "" && got.detail != "" {
+				t.Errorf("%+v", got)
+			}
+		})
+	}
+}
+
+// The time of own directories that ends amid them is not the image's.
+func TestSearchOfOwnDirectoriesIsCutOff(t *testing.T) {
+	e := tree(t, map[string]string{"/etc/": "", "/var/own/x": "y"})
+	s, end := searchOf(t, e, 4711)
+	s.own = []string{e.path("/var/own")}
+	s.granted = []string{"/var"}
+	s.places()
+	// It ends as the first name in them is looked at.
+	s.ctx = &endsAfter{Context: s.ctx, asked: 1}
+	s.owned()
+	end()
+	if got := s.outcome(nil); got.result != spec.OK || !strings.Contains(got.detail, "1 directories of this user's own") {
+		t.Errorf("%+v", got)
+	}
+}
+
+// endsAfter is over once it was asked some times.
+type endsAfter struct {
+	context.Context
+	asked int
+}
+
+func (c *endsAfter) Err() error {
+	if c.asked--; c.asked < 0 {
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
+// A directory of root's that may be entered and not listed is told; one that
+// may not even be entered hides everything; one of this user's own may be opened
+// again, so that nothing can be told.
+func TestSearchInClosedDirectories(t *testing.T) {
+	testenv.Require(t, "netns") // root: only it can be another user
+	const user = 4711
+	for _, tt := range []struct {
+		name   string
+		mode   os.FileMode
+		owner  int
+		result spec.Result
+		detail string
+	}{
+		{"may be entered", 0o711, 0, spec.OK, "may be entered and not listed: /var/(TOKEN)"},
+		{"closed", 0o700, 0, spec.OK, ""},
+		{"open", 0o755, 0, spec.Failed, "the value of TOKEN is in /var/(TOKEN)/leak"},
+		{"another user's", 0o711, user + 1, spec.OK, "may be entered and not listed"},
+		{"own, closed", 0o000, user, spec.Untold, "this user may open it"},
+		{"own, may be entered", 0o311, user, spec.Untold, "this user may open it"},
+		{"own, open", 0o700, user, spec.Failed, "/leak"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := "/var/" + leakToken
+			e := tree(t, map[string]string{dir + "/leak": leakToken, "/etc/x": "y"})
+			if err := errors.Join(
+				os.Chown(e.path(dir), tt.owner, -1), os.Chmod(e.path(dir), tt.mode),
+				os.Chmod(e.root, 0o755), os.Chmod(filepath.Dir(e.root), 0o755), // the way there
+			); err != nil {
+				t.Fatal(err)
+			}
+			s, end := searchOf(t, e, user)
+			defer end()
+			s.slots = nil // all of it by one thread
+			done := make(chan struct{})
+			go func() {
+				runtime.LockOSThread() // which ends with its rights
+				if err := errors.Join(unix.Setfsgid(user), unix.Setfsuid(user)); err != nil {
+					t.Error(err)
+				}
+				s.places()
+				s.owned()
+				s.rest()
+				close(done)
+			}()
+			<-done
+			// Whoever owns it, its name is the same: that was seen if it is not the user's.
+			inName := func(f string) bool { return strings.Contains(f, "the name or the target") }
+			if slices.ContainsFunc(s.found, inName) != (tt.owner != user) {
+				t.Errorf("of names: %q", s.found)
+			}
+			s.found = slices.DeleteFunc(s.found, inName)
+			if got := s.outcome(nil); got.result != tt.result || !strings.Contains(got.detail, tt.detail) || tt.detail == "" && got.detail != "" {
+				t.Errorf("%+v", got)
+			}
+		})
+	}
 }
 
 // However a text is cut into pieces, a secret in it is found.

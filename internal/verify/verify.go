@@ -30,6 +30,8 @@ const (
 
 	// checkLimit is how long one check may take.
 	checkLimit = 2 * time.Second
+	// searchLimit is how long one may take whose work grows with the image.
+	searchLimit = 10 * time.Second
 	// parallel bounds the checks that run at once: they mostly wait.
 	parallel = 12
 )
@@ -168,7 +170,11 @@ func examine(ctx context.Context, c spec.Check, e *env) finding {
 	if !known {
 		return untold("this checker does not know it")
 	}
-	ctx, cancel := context.WithTimeout(ctx, checkLimit)
+	limit := checkLimit
+	if c.Kind() == "secret-absent-elsewhere" {
+		limit = searchLimit
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	done := make(chan finding, 1)
 	go func() {
@@ -188,7 +194,7 @@ func examine(ctx context.Context, c spec.Check, e *env) finding {
 		case f := <-done:
 			return f
 		default:
-			return untold("no result within %v", checkLimit)
+			return untold("no result within %v", limit)
 		}
 	}
 }
