@@ -588,7 +588,9 @@ func TestNameServersOfTwo(t *testing.T) {
 	zone := map[string]string{"git.corp.test": "44.10.0.10"}
 	loopbackDNS(t, "127.0.0.57:53", zone)
 	other := loopbackDNS(t, "127.0.0.58:53", zone)
-	policy := func(name string) string { return "profile: shell\nname: " + name + "\negress:\n  allow: [git.corp.test]\n" }
+	policy := func(name string) string {
+		return "profile: shell\nname: " + name + "\negress:\n  allow: [git.corp.test]\n"
+	}
 	one := project(t, policy("one"))
 	two := one.another(filepath.Join(filepath.Dir(one.dir), "two"), policy("two"))
 	two.accept()
