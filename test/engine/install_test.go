@@ -16,6 +16,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/corral-sandbox/corral/internal/spec"
 	"github.com/corral-sandbox/corral/internal/testenv"
@@ -206,6 +207,37 @@ func TestInstallCheck(t *testing.T) {
 	}
 	if left := tools(t); len(left) > 0 {
 		t.Errorf("left on the engine: %v", left)
+	}
+}
+
+// R101: what a scratch container reads is read whatever its label, and nothing
+// of an earlier look that was killed stays in the home directory.
+func TestInstallScratch(t *testing.T) {
+	s := machine(t)
+	left, used := filepath.Join(s.dir, ".corral-check-1"), filepath.Join(s.dir, ".corral-check-2")
+	s.own(left, used)
+	old := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(left, old, old); err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	var options []string
+	f := fake{create: func(m map[string]any) {
+		mu.Lock()
+		defer mu.Unlock()
+		options = append(options, fmt.Sprint(m["HostConfig"].(map[string]any)["SecurityOpt"]))
+	}}
+	if r := s.with([]string{"DOCKER_HOST=" + f.at(t)}, "install", "--check"); r.code != 0 {
+		t.Error(r)
+	}
+	if len(options) != 2 || slices.ContainsFunc(options, func(o string) bool {
+		return !strings.Contains(o, "label=disable") || !strings.Contains(o, "no-new-privileges")
+	}) {
+		t.Errorf("scratch containers are made with %q", options)
+	}
+	entries, err := os.ReadDir(s.dir)
+	if err != nil || len(entries) != 1 || entries[0].Name() != filepath.Base(used) {
+		t.Errorf("in the home directory: %v, %v", entries, err)
 	}
 }
 

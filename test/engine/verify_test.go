@@ -133,7 +133,7 @@ func TestVerifySecretElsewhere(t *testing.T) {
 	with := nothing + "secrets:\n  env_file: " + file + "\n"
 	s.write("corral.yaml", with)
 	s.accept()
-	const holds = "ok   secret-absent-elsewhere\n"
+	const holds = "ok   secret-absent-elsewhere: not looked for, being shorter than 8 bytes: PIN\n"
 	if r := s.corral("verify"); r.code != 0 || !strings.Contains(r.out, holds) {
 		t.Error(r)
 	}
@@ -155,10 +155,49 @@ func TestVerifySecretElsewhere(t *testing.T) {
 	s.write("corral.yaml", with+"image:\n  run: [\"echo x"+canary+"y > /etc/leak\"]\n")
 	red("/etc/leak\n", s.corral("verify", "--accept"))
 
+	// What in an image was not looked at is told.
+	s.write("corral.yaml", with+"image:\n  run: [\"truncate -s 17M /opt/large && truncate -s 16M /opt/largest\"]\n")
+	r := s.corral("verify", "--accept")
+	if r.code != 0 || !strings.Contains(r.out, "ok   secret-absent-elsewhere: not looked for, being shorter than 8 bytes: PIN; 1 files larger than 16 MiB were not looked into\n") {
+		t.Error(r)
+	}
+
 	s.private("project.env", "PIN=1234\n", 0o600)
 	s.write("corral.yaml", with)
 	if r := s.corral("verify", "--accept"); r.code != 0 || !strings.Contains(r.out, "skip secret-absent-elsewhere: each value is shorter than 8 bytes: PIN\n") {
 		t.Error(r)
+	}
+}
+
+// The name of the host is proven like any other: it leads to the gateway, or
+// the check goes red.
+func TestVerifyNameOfTheHost(t *testing.T) {
+	service := greet(t, "127.0.0.1:0")
+	s := project(t, serviced("named", service.port))
+	end := s.up("echo up; read -r _", "up")
+	defer end()
+	if r := s.corral("verify"); r.code != 0 || !strings.Contains(r.out, "ok   names-only-pinned\n") {
+		t.Fatal(r)
+	}
+	hosts := docker(t, "inspect", "--format", "{{.HostsPath}}", s.gate())
+	whole, err := os.ReadFile(hosts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct{ becomes, said string }{
+		{"192.0.2.1 " + spec.HostName, spec.HostName + " is [192.0.2.1] in /etc/hosts and [" + gateway + "] from the gate"},
+		{"", spec.HostName + " is [] in /etc/hosts"},
+	} {
+		changed := regexp.MustCompile(`(?m)^.*\b`+spec.HostName+`$`).ReplaceAllString(string(whole), tt.becomes)
+		if changed == string(whole) {
+			t.Fatalf("%s is not in %s", spec.HostName, whole)
+		}
+		if err := os.WriteFile(hosts, []byte(changed), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if r := s.corral("verify"); r.code != 1 || !strings.Contains(r.out, "FAIL names-only-pinned: "+tt.said) {
+			t.Errorf("%q: %v", tt.becomes, r)
+		}
 	}
 }
 
