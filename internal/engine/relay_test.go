@@ -247,7 +247,7 @@ func (f *relayEngine) changes() []string {
 // madeRelay is a relay as the engine lists it, made as carry makes it.
 func madeRelay(id string, r plan.Relay, spoil func(*container.Summary)) container.Summary {
 	want := relayRequest("image", r, gateway)
-	s := container.Summary{ID: id, State: "running", Labels: want.config.Labels}
+	s := container.Summary{ID: id, Names: []string{"/" + want.name}, State: "running", Labels: want.config.Labels}
 	s.Labels[labelMade] = relayRequest("image", r, gateway).digest(relayImage)
 	if spoil != nil {
 		spoil(&s)
@@ -256,7 +256,8 @@ func madeRelay(id string, r plan.Relay, spoil func(*container.Summary)) containe
 }
 
 func listedGate(id, address, needs string) container.Summary {
-	return container.Summary{ID: id, State: "running", Labels: map[string]string{labelAddress: address, labelRelays: needs}}
+	return container.Summary{ID: id, Names: []string{"/corral-" + id + "-main-gate"}, State: "running",
+		Labels: map[string]string{labelRole: RoleGate, labelAddress: address, labelRelays: needs}}
 }
 
 // planned is a plan for an address that needs relays.
