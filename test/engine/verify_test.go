@@ -104,12 +104,12 @@ func TestVerifyAnotherNamespace(t *testing.T) {
 // What somebody puts where the person's home would be is seen, also if it comes
 // with the image.
 func TestVerifyHostHome(t *testing.T) {
-	s := cloned(t, 0, nothing)
 	home, err := os.MkdirTemp("/var/tmp", "corral-home-") // no /tmp: the agent has its own
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(home) })
+	t.Cleanup(func() { os.RemoveAll(home) }) // after corral down there
+	s := cloned(t, 0, nothing)
 	s.own(home, filepath.Join(home, "project"))
 	s.env = append(s.env, "HOME="+home)
 	s.dir = filepath.Join(home, "project")
