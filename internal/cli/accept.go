@@ -212,6 +212,13 @@ func repositories(ctx context.Context, dir string) string {
 // planted names the accepted sandboxes whose agents can write the policy file
 // of p, its own aside. The error is that of records that cannot be read.
 func planted(p *project) ([]string, error) {
+	return writers(p.policy.File, p.policy.File)
+}
+
+// writers names the accepted sandboxes whose agents can write a file, leaving
+// out the one of the policy except. The error is that of records that cannot be
+// read.
+func writers(file, except string) ([]string, error) {
 	home, err := state.Home()
 	if err != nil {
 		return nil, err
@@ -232,8 +239,8 @@ func planted(p *project) ([]string, error) {
 			errs = append(errs, fmt.Errorf("the record of %s: %w", id, err))
 			continue
 		}
-		if other.File != p.policy.File && slices.ContainsFunc(other.Mounts, func(m policy.EffectiveMount) bool {
-			return !m.ReadOnly && strings.HasPrefix(p.policy.File, m.Path+string(filepath.Separator))
+		if other.File != except && slices.ContainsFunc(other.Mounts, func(m policy.EffectiveMount) bool {
+			return !m.ReadOnly && strings.HasPrefix(file, m.Path+string(filepath.Separator))
 		}) {
 			out = append(out, id)
 		}
@@ -352,6 +359,8 @@ func sum(e policy.Effective) string {
 	count(len(e.Mounts)-writable, "read-only mount", "read-only mounts")
 	count(len(e.Egress), "name on the network", "names on the network")
 	count(len(e.HostServices), "service of this machine", "services of this machine")
+	count(len(e.ProfileReads), "directory of yours that the profile reads", "directories of yours that the profile reads")
+	count(len(e.ProfileCopies), "file of yours that the profile copies", "files of yours that the profile copies")
 	if parts == nil {
 		return "nothing of this machine or the network"
 	}

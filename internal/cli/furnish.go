@@ -41,6 +41,12 @@ func (p *project) look() error {
 		if err != nil {
 			return err
 		}
+		for _, w := range p.writable() {
+			if dir.Ino != 0 && policy.Meets(dir, w) {
+				return exit.Invalidf("let it lie elsewhere: the agent must not write what your own "+p.profile.Name+" obeys",
+					"profile %s: %s is %s, which meets %s, where the agent may write", p.profile.Name, m.Path, printable.Escape(dir.Path), printable.Escape(w.Path))
+			}
+		}
 		p.wants.reads = append(p.wants.reads, dir)
 	}
 	for _, s := range p.profile.Seed {

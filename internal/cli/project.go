@@ -209,11 +209,22 @@ func (p *project) draft(ctx context.Context, e *engine.Engine, args []string) en
 	}
 }
 
-// trusted are the certificates of this machine's CA bundle, in PEM each.
+// trusted are the certificates of this machine's CA bundle, in PEM each. Who can
+// write it decides whom sandboxes trust, so no agent may.
 func trusted(set host.Settings) ([][]byte, error) {
 	if set.CABundle == "" {
 		return nil, nil
 	}
 	bundle, err := host.CABundle(set.CABundle, host.Caller())
-	return bundle.Each(), err
+	if err != nil {
+		return nil, err
+	}
+	agents, err := writers(policy.Real(set.CABundle), "")
+	if len(agents) > 0 {
+		return nil, exit.Invalidf("keep it outside of every project", "CA bundle %s: the agent of %s may write it", printable.Escape(set.CABundle), strings.Join(agents, " and "))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot tell whether an agent may write the CA bundle: %w", err)
+	}
+	return bundle.Each(), nil
 }

@@ -20,7 +20,8 @@ func (a *app) shell() *cobra.Command {
 		Short: "Open a shell behind the fence, beside the agent",
 		Long: `Opens a shell, or runs a command, in the sandbox that is up: as the agent's user,
 in its container, after the same proof of the fence. If none is up, one is
-brought up for it, as corral run does. The exit status is the shell's.`,
+brought up for it, as corral run does. The exit status is the shell's. The agent
+is the same user: it can see and change what you do there.`,
 		Example: `  corral shell
   corral shell -- git status
   corral shell < commands.sh`,

@@ -2,14 +2,17 @@ package engine
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/filters"
 	"github.com/docker/docker/api/types/network"
 
 	"github.com/corral-sandbox/corral/internal/render"
@@ -20,7 +23,7 @@ const settleWithin = 30 * time.Second
 
 // request is a container to be made.
 type request struct {
-	name    string // empty: the engine's choice
+	name    string // empty: one of its own
 	config  *container.Config
 	host    *container.HostConfig
 	network *network.NetworkingConfig
@@ -35,6 +38,9 @@ func (e *Engine) create(ctx context.Context, r request) (string, error) {
 	if err := ctx.Err(); err != nil {
 		return "", context.Cause(ctx)
 	}
+	if r.name == "" {
+		r.name = mark + "tool-" + strings.ToLower(rand.Text())
+	}
 	r.config.Labels[labelOwner] = owner(os.Getpid())
 	r.host.CapDrop = []string{"ALL"}
 	r.host.SecurityOpt = append([]string{render.NoNewPrivileges}, r.options...)
@@ -48,7 +54,7 @@ func (e *Engine) create(ctx context.Context, r request) (string, error) {
 		return made.ID, nil
 	case err == nil:
 		return "", errors.Join(context.Cause(ctx), e.remove(ctx, made.ID))
-	case r.name == "" || errdefs.IsConflict(err):
+	case errdefs.IsConflict(err):
 		return "", err
 	}
 	// The engine may have made it and the answer was lost.
@@ -56,6 +62,23 @@ func (e *Engine) create(ctx context.Context, r request) (string, error) {
 		err = errors.Join(err, e.remove(ctx, got.ID))
 	}
 	return "", err
+}
+
+// mark begins the name of every container that corral makes. Labels alone prove
+// nothing: a container has those of its image too, whoever wrote that. Names are
+// given by those who may use the engine.
+const mark = "corral-"
+
+// ours are the containers that corral made and that have a label, which may
+// be NAME or NAME=VALUE.
+func (e *Engine) ours(ctx context.Context, label string) ([]container.Summary, error) {
+	list, err := e.api.ContainerList(ctx, container.ListOptions{All: true, Filters: filters.NewArgs(filters.Arg("label", label))})
+	if err != nil {
+		return nil, fmt.Errorf("containers: %w", err)
+	}
+	return slices.DeleteFunc(list, func(c container.Summary) bool {
+		return !slices.ContainsFunc(c.Names, func(name string) bool { return strings.HasPrefix(name, "/"+mark) })
+	}), nil
 }
 
 // logging bounds what a container can write to the host's disk.

@@ -94,7 +94,7 @@ func TestShieldsAreReadBack(t *testing.T) {
 	if got, err := parseMounts(mountsLabel(nil)); err != nil || got != nil {
 		t.Errorf("%+v %v", got, err)
 	}
-	if got, err := parseShields(`[{"Path": "/p", "Evil": 1}]`); err == nil {
+	if got, err := parseMounts(`[{"Path": "/p", "Evil": 1}]`); err == nil {
 		t.Errorf("%+v", got)
 	}
 }

@@ -486,7 +486,7 @@ func (e *Engine) used(ctx context.Context, n plan.Network) (map[netip.Addr]bool,
 			used[p.Addr()] = true
 		}
 	}
-	list, err := e.api.ContainerList(ctx, container.ListOptions{All: true, Filters: filters.NewArgs(filters.Arg("label", labelAddress))})
+	list, err := e.ours(ctx, labelAddress)
 	if err != nil {
 		return nil, fmt.Errorf("containers: %w", err)
 	}

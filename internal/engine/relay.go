@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"github.com/docker/docker/api/types/container"
-	"github.com/docker/docker/api/types/filters"
 
 	"github.com/corral-sandbox/corral/internal/exit"
 	"github.com/corral-sandbox/corral/internal/plan"
@@ -171,7 +170,7 @@ type user struct {
 // nothing to judge by: a relay without users serves nobody, and these may not be
 // known.
 func (e *Engine) carriers(ctx context.Context) (carriers, error) {
-	list, err := e.withLabel(ctx, labelRole+"="+RoleRelay)
+	list, err := e.ours(ctx, labelRole+"="+RoleRelay)
 	if err != nil || len(list) == 0 {
 		return carriers{}, err
 	}
@@ -186,12 +185,15 @@ func (e *Engine) carriers(ctx context.Context) (carriers, error) {
 }
 
 func (e *Engine) users(ctx context.Context) ([]user, error) {
-	list, err := e.withLabel(ctx, labelRelays)
+	list, err := e.ours(ctx, labelRelays)
 	if err != nil {
 		return nil, err
 	}
 	var out []user
 	for _, g := range list {
+		if g.Labels[labelRole] != RoleGate {
+			continue
+		}
 		address, err := netip.ParseAddr(g.Labels[labelAddress])
 		if err != nil {
 			return nil, fmt.Errorf("container %.12s: label %s: %w", g.ID, labelAddress, err)
@@ -201,14 +203,6 @@ func (e *Engine) users(ctx context.Context) ([]user, error) {
 		}
 	}
 	return out, nil
-}
-
-func (e *Engine) withLabel(ctx context.Context, label string) ([]container.Summary, error) {
-	list, err := e.api.ContainerList(ctx, container.ListOptions{All: true, Filters: filters.NewArgs(filters.Arg("label", label))})
-	if err != nil {
-		return nil, fmt.Errorf("containers: %w", err)
-	}
-	return list, nil
 }
 
 // sources are the addresses of the gates that need something carried, leaving
@@ -634,7 +628,7 @@ func (e *Engine) RelayHealth(ctx context.Context, members []Member) ([]RelayHeal
 	if len(words) == 0 {
 		return nil, nil
 	}
-	have, err := e.withLabel(ctx, labelRole+"="+RoleRelay)
+	have, err := e.ours(ctx, labelRole+"="+RoleRelay)
 	if err != nil {
 		return nil, err
 	}

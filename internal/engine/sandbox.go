@@ -9,9 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/docker/docker/api/types/container"
-	"github.com/docker/docker/api/types/filters"
-
 	"github.com/corral-sandbox/corral/internal/plan"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
@@ -45,9 +42,9 @@ func (e *Engine) Members(ctx context.Context, policy string) ([]Member, error) {
 	if policy != "" {
 		label = labelPolicy + "=" + policy
 	}
-	list, err := e.api.ContainerList(ctx, container.ListOptions{All: true, Filters: filters.NewArgs(filters.Arg("label", label))})
+	list, err := e.ours(ctx, label)
 	if err != nil {
-		return nil, fmt.Errorf("containers: %w", err)
+		return nil, err
 	}
 	var out []Member
 	for _, c := range list {
@@ -130,9 +127,9 @@ func leftovers(members []Member) error {
 // Sweep removes the containers of all sandboxes and tools of a purpose whose
 // corral is gone.
 func (e *Engine) Sweep(ctx context.Context, purpose string) error {
-	list, err := e.api.ContainerList(ctx, container.ListOptions{All: true, Filters: filters.NewArgs(filters.Arg("label", labelPurpose+"="+purpose))})
+	list, err := e.ours(ctx, labelPurpose+"="+purpose)
 	if err != nil {
-		return fmt.Errorf("containers: %w", err)
+		return err
 	}
 	var errs []error
 	for _, c := range list {

@@ -16,7 +16,8 @@ import (
 var ErrTooLong = errors.New("too long")
 
 // ReadOwn reads a file that a person trusted with what it says: a regular one
-// of uid's or root's, that nobody else can write, of at most most bytes. Symbolic
+// of uid's, or of root's that everybody can read, that nobody else can write, of
+// at most most bytes. Symbolic
 // links are followed; no FIFO is waited for.
 func ReadOwn(path string, uid uint32, most int64) ([]byte, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
@@ -51,6 +52,8 @@ func readOwn(fd int, err error, path string, uid uint32, most int64) ([]byte, er
 		return nil, errIrregular
 	case st.Uid != uid && st.Uid != 0:
 		return nil, exit.Invalidf("copy it, and name the copy", "it belongs to uid %d, not to uid %d or root", st.Uid, uid)
+	case st.Uid == 0 && uid != 0 && st.Mode&0o004 == 0:
+		return nil, exit.Invalidf("copy it, and name the copy", "it is root's, and others cannot read it")
 	case writable(st):
 		return nil, exit.Invalidf(fmt.Sprintf("chmod go-w %q", path), "it is writable by others (mode %04o)", st.Mode&0o777)
 	}

@@ -306,6 +306,13 @@ func Resolve(path, profile string, env Env) (Mount, error) {
 	return m, d.errs.Err()
 }
 
+// Meets reports whether one of two mounts is, holds or lies in the other,
+// whatever paths lead to them.
+func Meets(a, b Mount) bool {
+	ps := newPlaces(mountTable{})
+	return slices.Contains(ps.at(a.Path).chain(), id{b.Dev, b.Ino}) || slices.Contains(ps.at(b.Path).chain(), id{a.Dev, a.Ino})
+}
+
 // Real is an absolute path with its symbolic links resolved, as far as it
 // exists.
 func Real(path string) string { return newPlaces(mountTable{}).at(filepath.Clean(path)).real }

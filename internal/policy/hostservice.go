@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v4"
@@ -89,6 +90,9 @@ func (d *decoder) servicePort(n *yaml.Node, path string) uint16 {
 		return 0
 	}
 	p, message, hint := port(n)
+	if message == "" && slices.Contains(engineServices, p) {
+		message, hint = fmt.Sprintf("%d is where a container engine takes orders: whoever reaches it is root on this machine", p), "leave it out"
+	}
 	if message == "" && p == nameService {
 		message, hint = "53 is the port of name servers, and lookups would carry anything out", "names are answered inside without it; list them under egress.allow"
 	}
@@ -105,3 +109,6 @@ func (d *decoder) servicePort(n *yaml.Node, path string) uint16 {
 // nameService is a port that no policy can grant: whoever reaches a name server
 // reaches every other one through it.
 const nameService = 53
+
+// engineServices are the ports of Docker's API by TCP, without and with TLS.
+var engineServices = []uint16{2375, 2376}

@@ -29,7 +29,8 @@ func Widens(changes []Change) bool {
 // unless it is one of a few that can only take away:
 //
 //   - an entry removed from mounts, egress, host services, image.run or
-//     hooks.pre_launch, or the secrets file removed
+//     hooks.pre_launch, or the secrets file removed, or something that the
+//     profile takes of the person's
 //   - a mount that was writable and is read-only
 //   - a smaller limit, or one where there was none
 //   - fewer ports or narrower prefixes of an egress entry that is otherwise
@@ -61,8 +62,8 @@ func Diff(old, new Effective) []Change {
 	d.word("git.dir", old.GitDir, new.GitDir)
 	d.set("background", old.Background, new.Background)
 	d.sequence("hooks.pre_launch", old.PreLaunch, new.PreLaunch)
-	d.set("profile.reads", old.ProfileReads, new.ProfileReads)
-	d.set("profile.copies", old.ProfileCopies, new.ProfileCopies)
+	d.lent("profile.reads", old.ProfileReads, new.ProfileReads)
+	d.lent("profile.copies", old.ProfileCopies, new.ProfileCopies)
 	if !slices.Equal(old.Command, new.Command) {
 		d.add("command", commandText(old.Command), commandText(new.Command), true)
 	}
@@ -169,6 +170,18 @@ func (d *changes) set(key string, old, new []string) {
 		switch {
 		case is == nil:
 			d.add(key, oneLine(*was), "", true)
+		case was == nil:
+			d.add(key, "", oneLine(*is), true)
+		}
+	})
+}
+
+// lent compares what a profile takes of the person's.
+func (d *changes) lent(key string, old, new []string) {
+	pairs(old, new, cmp.Compare, func(was, is *string) {
+		switch {
+		case is == nil:
+			d.add(key, oneLine(*was), "", false)
 		case was == nil:
 			d.add(key, "", oneLine(*is), true)
 		}

@@ -29,7 +29,7 @@ func accepted() Effective {
 		Run:    []string{"a", "b", "a", "c"},
 		Memory: 8 << 30, NanoCPUs: 2_000_000_000, Pids: 2048,
 		GitConfig: "ro", GitDir: "rw",
-		Background: []string{"cron"}, PreLaunch: []string{"x", "y"},
+		Background: []string{"cron"}, PreLaunch: []string{"x", "y"}, ProfileReads: []string{"~/.r"},
 	}.canonical()
 }
 
@@ -186,7 +186,9 @@ func TestDiff(t *testing.T) {
 		{"git config", func(e *Effective) { e.GitConfig = "writable" }, "git.config -ro +writable !"},
 		{"git dir", func(e *Effective) { e.GitDir = "ro" }, "git.dir -rw +ro !"},
 		{"background", func(e *Effective) { e.Background = nil }, "background -cron !"},
-		{"the profile reads more", func(e *Effective) { e.ProfileReads = []string{"~/.a"} }, "profile.reads +~/.a !"},
+		{"the profile reads more", func(e *Effective) { e.ProfileReads = []string{"~/.r", "~/.t"} }, "profile.reads +~/.t !"},
+		{"the profile reads less", func(e *Effective) { e.ProfileReads = nil }, "profile.reads -~/.r"},
+		{"the profile reads elsewhere", func(e *Effective) { e.ProfileReads = []string{"~/.s"} }, "profile.reads -~/.r\nprofile.reads +~/.s !"},
 		{"the profile copies more", func(e *Effective) { e.ProfileCopies = []string{"~/.b"} }, "profile.copies +~/.b !"},
 		{"hook removed", func(e *Effective) { e.PreLaunch = []string{"y"} }, "hooks.pre_launch -x"},
 		{"hooks swapped", func(e *Effective) { e.PreLaunch = []string{"y", "x"} }, "hooks.pre_launch -x\nhooks.pre_launch -y\nhooks.pre_launch +y !\nhooks.pre_launch +x !"},
@@ -203,7 +205,7 @@ func TestDiff(t *testing.T) {
 				keys = append(keys, g.Key)
 			}
 			want := "profile name mode project mounts.rw mounts.ro egress.allow egress.refresh host_services secrets.env_file " +
-				"image.base image.packages image.run resources.memory resources.cpus resources.pids git.config git.dir background hooks.pre_launch command"
+				"image.base image.packages image.run resources.memory resources.cpus resources.pids git.config git.dir background hooks.pre_launch profile.reads command"
 			if s := strings.Join(slices.Compact(keys), " "); s != want {
 				t.Errorf("%s\ngot  %s\nwant %s", c.name, s, want)
 			}
@@ -435,6 +437,13 @@ func excess(a, b Effective) string {
 		}
 	}
 
+	for _, l := range [][2][]string{{a.ProfileReads, b.ProfileReads}, {a.ProfileCopies, b.ProfileCopies}} {
+		for _, s := range l[1] {
+			if !slices.Contains(l[0], s) {
+				return "the profile takes " + s
+			}
+		}
+	}
 	for _, s := range b.HostServices {
 		if !slices.Contains(a.HostServices, s) {
 			return fmt.Sprintf("host service %v", s)
@@ -466,7 +475,7 @@ func excess(a, b Effective) string {
 		}
 	}
 	fixed := func(e Effective) string {
-		return fmt.Sprintf("%q", []any{e.Project, e.Profile, e.Name, e.Mode, e.Command, e.Refresh, e.Base, e.Packages, e.GitConfig, e.GitDir, e.Background, e.ProfileReads, e.ProfileCopies})
+		return fmt.Sprintf("%q", []any{e.Project, e.Profile, e.Name, e.Mode, e.Command, e.Refresh, e.Base, e.Packages, e.GitConfig, e.GitDir, e.Background})
 	}
 	if fixed(a) != fixed(b) {
 		return "what is never narrower"
