@@ -28,7 +28,8 @@ func (a *app) install() *cobra.Command {
 		Long: `Looks whether a fence on this machine can hold, makes the network that all gates
 are on and builds the gate image. Once per machine; doing it again changes
 nothing. If something stands against it, that is said with what to do, and
-nothing is made.
+nothing more is made: the gate image is built before the kernel is tried with
+it, the network is made before its gateway's address is.
 
 The network takes 172.30.0.0/16, or the next private range that no route and no
 network of this machine uses; --subnet or the settings say which. The network is

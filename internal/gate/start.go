@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
 
@@ -196,43 +195,23 @@ func (g *gate) resolve(ctx context.Context) error {
 	return nil
 }
 
-// lookUp is a lookup of the worker's, whose failure is a resolve.Error too, if
-// it is of one of its kinds. The worker tells only the words.
+// lookUp is a lookup of the worker's, whose failure is a resolve.Error too.
 func (g *gate) lookUp(ctx context.Context, q request) (reply, error) {
 	r, err := g.worker.ask(ctx, q)
-	if err == nil {
-		return r, nil
+	if err != nil && ctx.Err() != nil {
+		err = &lookupFailed{err, resolve.Timeout}
 	}
-	kind := kindOf(err.Error())
-	if ctx.Err() != nil {
-		kind = resolve.Timeout
-	}
-	if kind == 0 {
-		return r, err
-	}
-	return r, &lookupFailed{err, kind}
+	return r, err
 }
 
-// lookupFailed is a failure of a lookup in the worker's words.
+// lookupFailed is a failure of a lookup in the worker's words; of anything else
+// that it is asked, kind is zero.
 type lookupFailed struct {
 	error
 	kind resolve.Kind
 }
 
 func (e *lookupFailed) Unwrap() []error { return []error{e.error, &resolve.Error{Kind: e.kind}} }
-
-// kindOf is the kind that words of a resolve.Error without its name belong to;
-// zero if they are of none.
-func kindOf(said string) resolve.Kind {
-	for kind := resolve.NXDomain; kind <= resolve.TooMuch; kind++ {
-		// What is in parentheses may be told from one to the next.
-		words, _, _ := strings.Cut(strings.TrimPrefix((&resolve.Error{Kind: kind}).Error(), ": "), "(")
-		if strings.HasPrefix(said, words) {
-			return kind
-		}
-	}
-	return 0
-}
 
 // failed reports whether a name that has to be pinned is not for a reason of
 // one of the kinds.

@@ -2,35 +2,11 @@ package gate
 
 import (
 	"errors"
-	"net/netip"
 	"testing"
 
 	"github.com/corral-sandbox/corral/internal/resolve"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
-
-// The kind of a failure survives the way from the worker, whatever else it says;
-// what is of none gets none.
-func TestKindOf(t *testing.T) {
-	server := netip.MustParseAddrPort("192.0.2.53:53")
-	for kind := resolve.NXDomain; kind <= resolve.TooMuch; kind++ {
-		for _, e := range []resolve.Error{
-			{Name: "a.test", Kind: kind},
-			{Name: "a.test", Kind: kind, Rcode: 2, Detail: "a (detail): no such name (NXDOMAIN)", Server: server},
-			{Name: "a.test", Kind: kind, Rcode: 5},
-		} {
-			said := plain(e.Error()[len("a.test: "):])
-			if got := kindOf(said); got != kind {
-				t.Errorf("%q is kind %d, want %d", said, got, kind)
-			}
-		}
-	}
-	for _, said := range []string{"", "the worker is gone", "a.test: no such name (NXDOMAIN)", "an answer without an address", "no such"} {
-		if got := kindOf(said); got != 0 {
-			t.Errorf("%q is kind %d", said, got)
-		}
-	}
-}
 
 // Only a name that must be pinned stops a start, and only its failure counts.
 func TestFailed(t *testing.T) {

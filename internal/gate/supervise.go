@@ -195,7 +195,7 @@ func (s *supervisor) ask(ctx context.Context, q request) (reply, error) {
 			continue
 		}
 		if err == nil && r.Err != "" {
-			err = errors.New(plain(r.Err))
+			err = &lookupFailed{errors.New(plain(r.Err)), r.Kind}
 		}
 		return r, err
 	}

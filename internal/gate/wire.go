@@ -14,6 +14,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/corral-sandbox/corral/internal/resolve"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
 
@@ -53,6 +54,7 @@ type lookup struct {
 type reply struct {
 	ID       uint64         `json:"id"`
 	Err      string         `json:"err,omitempty"`
+	Kind     resolve.Kind   `json:"kind,omitempty"` // of the failure of a lookup
 	Addrs    []netip.Addr   `json:"addrs,omitempty"`
 	TTL      time.Duration  `json:"ttl,omitempty"`
 	Verdicts *spec.Verdicts `json:"verdicts,omitempty"`

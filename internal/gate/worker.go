@@ -162,6 +162,9 @@ func (w *worker) serve(ctx context.Context, q request) reply {
 		answer, err := c.A(ctx, q.Resolve.Name)
 		if err != nil {
 			r.Err = strings.TrimPrefix(err.Error(), q.Resolve.Name+": ")
+			if e := (*resolve.Error)(nil); errors.As(err, &e) {
+				r.Kind = e.Kind
+			}
 		}
 		r.Addrs, r.TTL = answer.Addrs, answer.TTL
 	case q.Refusal != "":

@@ -105,7 +105,7 @@ func Listen(ctx context.Context, c Config) (*Relay, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	lc := net.ListenConfig{KeepAliveConfig: keepAlives}
+	lc := net.ListenConfig{KeepAliveConfig: keepAlives, Control: bounded}
 	// A further path of a connection may come from a source that is not listed.
 	lc.SetMultipathTCP(false)
 	l, err := lc.Listen(ctx, "tcp4", c.Listen.String())

@@ -83,7 +83,7 @@ func (r *Relay) carry(ctx context.Context, client *net.TCPConn) {
 
 // dial connects to the first target that accepts.
 func (r *Relay) dial(ctx context.Context) (*net.TCPConn, error) {
-	d := net.Dialer{Timeout: r.reach, KeepAliveConfig: keepAlives}
+	d := net.Dialer{Timeout: r.reach, KeepAliveConfig: keepAlives, Control: bounded}
 	var failures []error
 	for _, t := range r.config.Targets {
 		c, err := d.DialContext(ctx, "tcp", t.String())
@@ -93,6 +93,24 @@ func (r *Relay) dial(ctx context.Context) (*net.TCPConn, error) {
 		failures = append(failures, err)
 	}
 	return nil, errors.Join(failures...)
+}
+
+// socketBuffer is what the kernel may keep for one direction of one socket, in
+// bytes; it takes twice that for itself. Left alone it would grow to megabytes,
+// and a client that reads nothing could take the memory of all others: of the
+// relay, or where a container's memory does not count it, of the machine.
+const socketBuffer = 32 << 10
+
+// bounded sets what a socket may buffer, before it is connected or listens:
+// accepted ones inherit it.
+func bounded(_, _ string, c syscall.RawConn) error {
+	var failure error
+	err := c.Control(func(fd uintptr) {
+		failure = errors.Join(
+			unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, socketBuffer),
+			unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF, socketBuffer))
+	})
+	return errors.Join(err, failure)
 }
 
 // pass carries one direction to its end, and then ends it for the receiver. In

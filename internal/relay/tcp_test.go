@@ -258,9 +258,12 @@ func TestEarlyAnswer(t *testing.T) {
 	r := open(t, false, s.at)
 	serve(t, r)
 	r.Accept(addrs(one))
-	answer := bytes.Repeat([]byte("too large "), 60<<10)
+	answer := bytes.Repeat([]byte("too large "), 4<<10)
 	for range 5 {
 		c := connect(t, one, s.at.Port())
+		if err := c.SetReadBuffer(4 << 10); err != nil { // a tenth of it
+			t.Fatal(err)
+		}
 		inside := s.take(t)
 		says(t, c, inside, "POST")
 		if _, err := io.WriteString(c, "what nobody reads"); err != nil {
@@ -466,3 +469,35 @@ func sockets(t *testing.T) int {
 	}
 	return n
 }
+
+// What a connection can make the kernel keep is bounded, on both sides, before
+// anybody has read a byte.
+func TestBuffersAreBounded(t *testing.T) {
+	needNamespace(t)
+	s := newService(t)
+	r := open(t, false, s.at)
+	serve(t, r)
+	r.Accept(addrs(one))
+	c := connect(t, one, s.at.Port())
+	inside := s.take(t)
+	if err := inside.SetReadBuffer(4 << 10); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.SetWriteDeadline(time.Now().Add(2 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	n, err := io.Copy(c, zeros{})
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatalf("after %d bytes: %v", n, err)
+	}
+	// Of which a part waits in the sender's own buffer, up to 4 MiB.
+	kept := int(n) - unsent(t, c)
+	if most := 8 * socketBuffer; kept > most {
+		t.Errorf("%d bytes wait with nobody to read them, want at most %d", kept, most)
+	}
+}
+
+// zeros never end.
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }

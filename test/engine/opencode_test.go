@@ -204,7 +204,7 @@ func TestOpenCode(t *testing.T) {
 			s.lab.DNS.Set(name, lab.A("44.10.0.10"))
 		}
 		r := s.corral("verify")
-		if _, skipped := tally(t, r); r.code != 0 || skipped != 1 || !strings.Contains(r.out, "skip secret-absent-elsewhere: the policy has no secrets") {
+		if _, skipped := tally(t, r); r.code != 0 || skipped != 2 || !strings.Contains(r.out, "skip secret-absent-elsewhere: the policy has no secrets") || !strings.Contains(r.out, "skip no-credential-dir:.local/share/opencode: the sandbox's own: ") {
 			t.Error(r)
 		}
 		inReadme(t, "verify", plainVerify(r.out, s.dir, model.Port()))
