@@ -210,7 +210,7 @@ func answers(ctx context.Context, to netip.AddrPort) error {
 func hostFailure(to netip.AddrPort, err error) (hint string, plain error) {
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ECONNRESET):
-		return fmt.Sprintf("start what listens on port %d, or take it out of host_services (ss -ltn shows what listens)", to.Port()),
+		return fmt.Sprintf("start what listens on port %d, or take it out of host_services (ss -ltn shows what listens); if it does listen, other sandboxes may hold all its connections", to.Port()),
 			fmt.Errorf("nothing listens on 127.0.0.1:%d of this machine", to.Port())
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, syscall.ETIMEDOUT), errors.Is(err, syscall.EHOSTUNREACH):
 		return "let it in: " + letIn(to, "tcp"),
