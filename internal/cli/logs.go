@@ -18,7 +18,8 @@ func (a *app) logs() *cobra.Command {
 		Short: "Print what the agent, or the gate, has written",
 		Long: `Prints what the engine kept of a service's output in the sandbox that is up:
 main, the agent, or gate. It comes as the agent wrote it, with whatever it
-makes a terminal do; corral logs | less is safe to read.`,
+makes a terminal do; corral logs | less is safe to read. The engine keeps lines:
+of a program that draws on the whole screen there may be nothing.`,
 		Example: `  corral logs
   corral logs -f
   corral logs gate`,

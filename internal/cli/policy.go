@@ -135,7 +135,7 @@ port it is 443. Exit 1 if it is denied.`,
 			if err != nil {
 				return err
 			}
-			allowed, answer, err := check(p.policy.Rules(plan.Defaults(p.profile)), args[0])
+			allowed, answer, err := check(p.policy.Rules(plan.Defaults(p.profile)), p.policy.HostServices, args[0])
 			if err != nil {
 				return err
 			}
@@ -156,7 +156,7 @@ port it is 443. Exit 1 if it is denied.`,
 }
 
 // check answers whether the rules allow a target, which is HOST or HOST:PORT.
-func check(rules []policy.Rule, target string) (allowed bool, answer string, err error) {
+func check(rules []policy.Rule, services []policy.HostService, target string) (allowed bool, answer string, err error) {
 	host, port := target, uint16(443)
 	if a, err := netip.ParseAddrPort(target); err == nil {
 		host = a.Addr().String()
@@ -169,6 +169,14 @@ func check(rules []policy.Rule, target string) (allowed bool, answer string, err
 	}
 	if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
 		return false, fmt.Sprintf("%s denied: a policy allows names, no address", host), nil
+	}
+	if host == spec.HostName {
+		for _, s := range services {
+			if s.Port == port {
+				return true, fmt.Sprintf("%s:%d allowed by %s: host service %s", host, port, origin(policy.Rule{Pos: s.Pos}), s.Name), nil
+			}
+		}
+		return false, fmt.Sprintf("%s:%d denied: no host service has that port", host, port), nil
 	}
 	name, err := policy.ParseDomain(host)
 	if err != nil {

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"strings"
 	"time"
 
@@ -126,9 +127,12 @@ func (e *BuildFailed) Unwrap() error { return e.Err }
 // mostLines of a failed build tell why; before them it worked.
 const mostLines = 15
 
+// colours are what the builder paints its errors with.
+var colours = regexp.MustCompile("\x1b\\[[0-9;]*m")
+
 // lastWords are the last lines of a build's output, indented and safe to show.
 func lastWords(s string) string {
-	lines := strings.Split(strings.TrimSpace(s), "\n")
+	lines := strings.Split(strings.TrimSpace(colours.ReplaceAllString(s, "")), "\n")
 	lines = lines[max(0, len(lines)-mostLines):]
 	for i, l := range lines {
 		lines[i] = "  " + printable.Escape(strings.TrimRight(l, "\r"))

@@ -657,7 +657,7 @@ func (e *Engine) RelayHealth(ctx context.Context, members []Member) ([]RelayHeal
 // is none.
 func relayHealth(word, state string) RelayHealth {
 	if state == container.StateRunning {
-		return RelayHealth{Carries: word, State: state, OK: true}
+		return RelayHealth{Carries: word, State: "relay running", OK: true}
 	}
 	return RelayHealth{Carries: word, State: fmt.Sprintf("relay %s (corral down, then corral run, starts it)", cmp.Or(state, "is gone"))}
 }

@@ -252,7 +252,7 @@ func (g *gate) unresolved() string {
 		return fmt.Sprintf("the name server of this machine is asked at %v, where corral's relay listens: see that it answers on this machine itself, and that no firewall drops what comes in by %s (%s; the same with proto tcp)",
 			to, spec.Bridge, letIn(to, "udp"))
 	}
-	return "correct the name, or take it out of the policy; CORRAL_RESOLVERS says which name servers are asked"
+	return "correct the name, or take it out of the policy; resolvers in config.yaml, or CORRAL_RESOLVERS, says which name servers are asked"
 }
 
 // enforce fills the sets before the rules that refer to them, and replaces the

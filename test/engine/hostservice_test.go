@@ -183,7 +183,7 @@ func TestHostServiceIsForWhoDeclaredIt(t *testing.T) {
 		t.Error(r)
 	}
 	status := one.corral("status")
-	if status.code != 0 || !strings.Contains(status.out, fmt.Sprintf("host port %d: running", served.port)) {
+	if status.code != 0 || !strings.Contains(status.out, fmt.Sprintf("host port %d: relay running", served.port)) {
 		t.Error(status)
 	}
 
@@ -573,7 +573,7 @@ func TestNameServerOnLoopback(t *testing.T) {
 	if r := s.corral("verify"); r.code != 0 || !regexp.MustCompile(`(?m)^ok +dns-closed$`).MatchString(r.out) || !regexp.MustCompile(`(?m)^ok +allowed:git\.corp\.test:443$`).MatchString(r.out) {
 		t.Error(r)
 	}
-	if r := s.corral("status"); r.code != 0 || !strings.Contains(r.out, "host port 53/dns: running") {
+	if r := s.corral("status"); r.code != 0 || !strings.Contains(r.out, "host port 53/dns: relay running") {
 		t.Error(r)
 	}
 	end()
