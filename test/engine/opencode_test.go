@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/corral-sandbox/corral/internal/plan"
 	"github.com/corral-sandbox/corral/internal/testenv"
 	"github.com/corral-sandbox/corral/test/lab"
 )
@@ -36,10 +39,16 @@ func opencode(t *testing.T, port uint16, more string) *sandbox {
 	t.Helper()
 	testenv.Require(t, "harness")
 	s := cloned(t, 0, fmt.Sprintf("profile: opencode\nname: oc\nhost_services:\n  - {name: model, port: %d}\n%s", port, more))
-	s.env = append(s.env, "CORRAL_CA_BUNDLE="+machineRoots)
-	s.inHome(".config/opencode/opencode.json", fmt.Sprintf(`{"model":"local/scripted","provider":{"local":{"npm":"@ai-sdk/openai-compatible",
-		"name":"Local model","options":{"baseURL":"http://corral-host:%d/v1"},
-		"models":{"scripted":{"name":"scripted","limit":{"context":131072,"output":8192}}}}}}`, port), 0o644)
+	roots, err := os.ReadFile(machineRoots)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The origins of the lab are trusted as well.
+	s.env = append(s.env, "CORRAL_CA_BUNDLE="+s.inHome("company.pem", string(roots)+string(s.lab.CA), 0o644))
+	const scripted = `"models":{"scripted":{"name":"scripted","limit":{"context":131072,"output":8192}}}`
+	s.inHome(".config/opencode/opencode.json", fmt.Sprintf(`{"model":"local/scripted","provider":{
+		"local":{"npm":"@ai-sdk/openai-compatible","name":"Local model","options":{"baseURL":"http://corral-host:%d/v1"},%s},
+		"anthropic":{%s}}}`, port, scripted, scripted), 0o644)
 	return s
 }
 
@@ -107,7 +116,8 @@ func TestOpenCode(t *testing.T) {
 	file := func(name string) string { return filepath.Join(s.dir, name) }
 	model := lab.ServeModel(t)
 	s = opencode(t, model.Port(), "")
-	auth := `{"local":{"type":"api","key":"sk-` + canary + `-0123456789"}}`
+	const key = "sk-" + canary + "-0123456789"
+	auth := `{"anthropic":{"type":"api","key":"` + key + `"}}`
 	s.inHome(".local/share/opencode/auth.json", auth, 0o600)
 
 	r := s.build()
@@ -237,6 +247,38 @@ func TestOpenCode(t *testing.T) {
 		}
 		screen.keys(t, "C-c")
 		screen.await(t, "ENDED 0")
+	})
+
+	// R053, R130: the policy as init writes it, a provider that speaks TLS by a
+	// company's certificate, and the key that the person has.
+	t.Run("with no edit", func(t *testing.T) {
+		at, err := url.Parse(model.URL())
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.lab.Handle(t, "api.anthropic.com", httputil.NewSingleHostReverseProxy(at))
+		o := *s
+		o.dir = filepath.Join(filepath.Dir(s.dir), "unedited")
+		o.own(o.dir)
+		o.id = plan.ID("unedited", filepath.Join(o.dir, "corral.yaml"))
+		t.Cleanup(o.dropImages)
+		if r := o.corral("init", "--profile", "opencode"); r.code != 0 {
+			t.Fatal(r)
+		}
+		model.Play(t, tool("write", map[string]any{"filePath": filepath.Join(o.dir, "asked.txt"), "content": "asked\n"}), lab.Turn{Text: "answered from afar"})
+		asked := len(model.Requests())
+		r := o.corral("run", "--", "run", "--model", "anthropic/scripted", "write it")
+		if r.code != 0 || !strings.Contains(r.out, "answered from afar") || strings.Contains(r.err, "denied:") {
+			t.Fatal(r)
+		}
+		if _, err := os.Stat(filepath.Join(o.dir, "asked.txt")); err != nil {
+			t.Error(err)
+		}
+		for _, q := range model.Requests()[asked:] {
+			if q.Host != "api.anthropic.com" || q.Header.Get("X-Api-Key") != key {
+				t.Errorf("asked at %s with the key %q", q.Host, q.Header.Get("X-Api-Key"))
+			}
+		}
 	})
 
 	t.Run("a change rebuilds what it must", func(t *testing.T) {
