@@ -260,7 +260,7 @@ func checkRelay(t *testing.T, name, user string, capabilities []string) {
 	}
 	h := got.HostConfig
 	if got.Config.User != user || fmt.Sprint(h.CapAdd) != fmt.Sprint(capabilities) || fmt.Sprint(h.CapDrop) != "[ALL]" || h.NetworkMode != "host" ||
-		!h.ReadonlyRootfs || h.Privileged || h.PidsLimit <= 0 || h.Memory != 64<<20 || len(h.Binds)+len(got.Mounts) > 0 ||
+		!h.ReadonlyRootfs || h.Privileged || h.PidsLimit <= 0 || h.Memory != 256<<20 || len(h.Binds)+len(got.Mounts) > 0 ||
 		h.RestartPolicy.Name != "no" && h.RestartPolicy.Name != "" || h.LogConfig.Config["max-size"] == "" || fmt.Sprint(h.SecurityOpt) != "[no-new-privileges]" {
 		t.Errorf("%s: %+v", name, got)
 	}
