@@ -215,16 +215,20 @@ func trusted(set host.Settings) ([][]byte, error) {
 	if set.CABundle == "" {
 		return nil, nil
 	}
-	bundle, err := host.CABundle(set.CABundle, host.Caller())
+	// Neither the file nor a link to it: what is judged is what is read.
+	real := policy.Real(set.CABundle)
+	for _, path := range []string{set.CABundle, real} {
+		agents, err := writers(path, "")
+		if len(agents) > 0 {
+			return nil, exit.Invalidf("keep it outside of every project", "CA bundle %s: the agent of %s may write it", printable.Escape(set.CABundle), strings.Join(agents, " and "))
+		}
+		if err != nil {
+			return nil, fmt.Errorf("cannot tell whether an agent may write the CA bundle: %w", err)
+		}
+	}
+	bundle, err := host.CABundle(real, host.Caller())
 	if err != nil {
 		return nil, err
-	}
-	agents, err := writers(policy.Real(set.CABundle), "")
-	if len(agents) > 0 {
-		return nil, exit.Invalidf("keep it outside of every project", "CA bundle %s: the agent of %s may write it", printable.Escape(set.CABundle), strings.Join(agents, " and "))
-	}
-	if err != nil {
-		return nil, fmt.Errorf("cannot tell whether an agent may write the CA bundle: %w", err)
 	}
 	return bundle.Each(), nil
 }

@@ -323,8 +323,15 @@ func (s *search) entry(p string, d fs.DirEntry) {
 		return
 	}
 	fi, err := d.Info()
-	if err != nil {
-		return // gone
+	switch {
+	case errors.Is(err, fs.ErrNotExist): // it has gone
+		return
+	case errors.Is(err, fs.ErrPermission): // of its directory only the names can be seen
+		s.named(d.Name(), inside)
+		return
+	case err != nil:
+		s.fail(err)
+		return
 	}
 	st, known := fi.Sys().(*syscall.Stat_t)
 	if !known {
@@ -339,14 +346,14 @@ func (s *search) entry(p string, d fs.DirEntry) {
 	}
 	text := d.Name()
 	if fi.Mode()&fs.ModeSymlink != 0 {
-		target, _ := os.Readlink(p)
+		target, err := os.Readlink(p)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.EINVAL) { // it has gone, or is no link any more
+			s.fail(err)
+			return
+		}
 		text += "\x00" + target
 	}
-	for _, h := range s.secrets {
-		if strings.Contains(text, string(h.value)) {
-			s.tell(h, "the name or the target of %s", inside)
-		}
-	}
+	s.named(text, inside)
 	switch {
 	case fi.IsDir():
 		s.spawn(func() { s.directory(p) })
@@ -357,6 +364,15 @@ func (s *search) entry(p string, d fs.DirEntry) {
 		s.locked(func() { s.medium = append(s.medium, candidate{p, fi.Size()}) })
 	case !s.file(p):
 		s.locked(func() { s.late = true })
+	}
+}
+
+// named looks for the secrets in what a path is called.
+func (s *search) named(text, inside string) {
+	for _, h := range s.secrets {
+		if strings.Contains(text, string(h.value)) {
+			s.tell(h, "the name or the target of %s", inside)
+		}
 	}
 }
 

@@ -255,6 +255,33 @@ func TestSearchInClosedDirectories(t *testing.T) {
 	}
 }
 
+// In a directory that may be listed and not entered the names are all there is
+// to see, and they are seen.
+func TestSearchOfNamesAlone(t *testing.T) {
+	testenv.Require(t, "netns") // root: only it can be another user
+	const user = 4711
+	e := tree(t, map[string]string{"/var/plain/" + leakToken: "x", "/etc/x": "y"})
+	if err := errors.Join(os.Chmod(e.path("/var/plain"), 0o744), os.Chmod(e.root, 0o755), os.Chmod(filepath.Dir(e.root), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	s, end := searchOf(t, e, user)
+	defer end()
+	s.slots = nil // all of it by one thread
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // which ends with its rights
+		if err := errors.Join(unix.Setfsgid(user), unix.Setfsuid(user)); err != nil {
+			t.Error(err)
+		}
+		s.places()
+	}()
+	<-done
+	if got := s.outcome(nil); got.result != spec.Failed || !strings.Contains(got.detail, "the name or the target of /var/plain/(TOKEN)") {
+		t.Errorf("%+v", got)
+	}
+}
+
 // However a text is cut into pieces, a secret in it is found.
 func FuzzScan(f *testing.F) {
 	f.Add([]byte("aaab"), []byte("aab"), uint8(0))
