@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -184,6 +185,12 @@ func (a *app) notes(ctx context.Context, p *project) []string {
 	if len(p.policy.PreLaunch) > 0 && len(p.roots()) > 0 {
 		out = append(out, "what a command on this machine reads or runs in a writable mount, the agent may have written")
 	}
+	for _, m := range p.wants.reads {
+		// The own agent may not write there at all.
+		if agents, err := writers(m.Path, p.policy.File); len(agents) > 0 || err != nil {
+			out = append(out, fmt.Sprintf("%s, which the agent is to read and your own %s obeys, may be the work of another agent (%s)", m.Path, p.profile.Name, cmp.Or(strings.Join(agents, " and "), "that cannot be told")))
+		}
+	}
 	for _, m := range p.policy.Mounts {
 		if !m.ReadOnly && personal(m.Path, p.host.Homes) {
 			out = append(out, fmt.Sprintf("%s is writable: what programs of yours obey lies in such places, and the agent could make them run its own", m.Path))
@@ -240,7 +247,7 @@ func writers(file, except string) ([]string, error) {
 			continue
 		}
 		if other.File != except && slices.ContainsFunc(other.Mounts, func(m policy.EffectiveMount) bool {
-			return !m.ReadOnly && strings.HasPrefix(file, m.Path+string(filepath.Separator))
+			return !m.ReadOnly && (file == m.Path || strings.HasPrefix(file, m.Path+string(filepath.Separator)))
 		}) {
 			out = append(out, id)
 		}

@@ -42,7 +42,14 @@ func (p *project) look() error {
 			return err
 		}
 		for _, w := range p.writable() {
-			if dir.Ino != 0 && policy.Meets(dir, w) {
+			if dir.Ino == 0 { // there is none
+				break
+			}
+			meets, err := policy.Meets(dir, w)
+			if err != nil {
+				return err
+			}
+			if meets {
 				return exit.Invalidf("let it lie elsewhere: the agent must not write what your own "+p.profile.Name+" obeys",
 					"profile %s: %s is %s, which meets %s, where the agent may write", p.profile.Name, m.Path, printable.Escape(dir.Path), printable.Escape(w.Path))
 			}
@@ -50,7 +57,14 @@ func (p *project) look() error {
 		p.wants.reads = append(p.wants.reads, dir)
 	}
 	for _, s := range p.profile.Seed {
-		p.wants.copies = append(p.wants.copies, policy.Real(p.at(s)))
+		real := policy.Real(p.at(s))
+		for _, w := range p.writable() {
+			if real == w.Path || strings.HasPrefix(real, w.Path+"/") {
+				return exit.Invalidf("let it lie elsewhere: your own "+p.profile.Name+" goes by it",
+					"profile %s: %s is %s, where the agent may write", p.profile.Name, s, printable.Escape(real))
+			}
+		}
+		p.wants.copies = append(p.wants.copies, real)
 	}
 	return nil
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/corral-sandbox/corral/internal/printable"
 	"github.com/corral-sandbox/corral/internal/profile"
 	"github.com/corral-sandbox/corral/internal/secret"
+	"github.com/corral-sandbox/corral/internal/state"
 	"github.com/corral-sandbox/corral/internal/wayback"
 )
 
@@ -217,7 +218,14 @@ func trusted(set host.Settings) ([][]byte, error) {
 	}
 	// Neither the file nor a link to it: what is judged is what is read.
 	real := policy.Real(set.CABundle)
-	for _, path := range []string{set.CABundle, real} {
+	home, err := state.Home()
+	if err != nil {
+		return nil, err
+	}
+	for _, path := range append(policy.Links(set.CABundle), real) {
+		if strings.HasPrefix(path, policy.Real(home)+"/") {
+			return nil, exit.Invalidf("keep it elsewhere", "CA bundle %s lies in what corral keeps, where agents have their state", printable.Escape(set.CABundle))
+		}
 		agents, err := writers(path, "")
 		if len(agents) > 0 {
 			return nil, exit.Invalidf("keep it outside of every project", "CA bundle %s: the agent of %s may write it", printable.Escape(set.CABundle), strings.Join(agents, " and "))

@@ -79,11 +79,11 @@ func (a *app) ready(ctx context.Context, p *project, to purpose) error {
 	if p.host.Certificates, err = trusted(p.set); err != nil {
 		return err
 	}
-	if to == toStart && len(p.policy.PreLaunch) > 0 {
-		// A hook may run git: not in a repository that could not be shielded.
-		if err := p.eachRepository(wayback.Shieldable); err != nil {
-			return err
-		}
+	// A hook may run git: not in a repository that could not be shielded.
+	if err := p.eachRepository(wayback.Shieldable); err != nil {
+		return err
+	}
+	if to == toStart {
 		if err := a.preLaunch(ctx, p); err != nil {
 			return err
 		}

@@ -268,17 +268,26 @@ func (e *Engine) resize(ctx context.Context, command string, stdout io.Writer) b
 func (e *Engine) kill(ctx context.Context, id, command string, s syscall.Signal) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerWithin)
 	defer cancel()
-	got, err := e.api.ContainerExecInspect(ctx, command)
-	if err != nil || !got.Running || got.Pid <= 1 {
-		return false
+	// What it says can be seen before the engine knows its process.
+	for until := time.Now().Add(settle); ; time.Sleep(settleAsk) {
+		got, err := e.api.ContainerExecInspect(ctx, command)
+		if err != nil {
+			return false
+		}
+		if got.Running && got.Pid > 1 && belongs(got.Pid, id) {
+			return unix.Kill(-got.Pid, s) == nil || unix.Kill(got.Pid, s) == nil
+		}
+		if time.Now().After(until) {
+			return false
+		}
 	}
-	// An engine that counts processes otherwise than this machine does names
-	// somebody else's.
-	groups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", got.Pid))
-	if err != nil || !strings.Contains(string(groups), id) {
-		return false
-	}
-	return unix.Kill(-got.Pid, s) == nil || unix.Kill(got.Pid, s) == nil
+}
+
+// belongs reports whether a process is a container's. An engine that counts
+// processes otherwise than this machine does names somebody else's.
+func belongs(pid int, container string) bool {
+	groups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	return err == nil && strings.Contains(string(groups), container)
 }
 
 // settle is how long the engine is given to notice an end that was seen

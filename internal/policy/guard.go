@@ -307,10 +307,57 @@ func Resolve(path, profile string, env Env) (Mount, error) {
 }
 
 // Meets reports whether one of two mounts is, holds or lies in the other,
-// whatever paths lead to them.
-func Meets(a, b Mount) bool {
-	ps := newPlaces(mountTable{})
-	return slices.Contains(ps.at(a.Path).chain(), id{b.Dev, b.Ino}) || slices.Contains(ps.at(b.Path).chain(), id{a.Dev, a.Ino})
+// whatever paths and binds lead to them. What cannot be found is an error.
+func Meets(a, b Mount) (bool, error) {
+	table, err := mountTableOf()
+	if err != nil {
+		return false, err
+	}
+	ps := newPlaces(table)
+	in := func(inner, outer Mount) (bool, error) {
+		for _, path := range append([]string{inner.Path}, inner.Submounts...) {
+			chain := ps.at(path).chain()
+			if path == inner.Path && !slices.Contains(chain, id{inner.Dev, inner.Ino}) {
+				return false, fmt.Errorf("%s cannot be found any more", path)
+			}
+			for _, other := range ps.aliases(path) {
+				chain = append(chain, ps.at(other).chain()...)
+			}
+			if slices.Contains(chain, id{outer.Dev, outer.Ino}) {
+				return true, nil
+			}
+		}
+		return false, nil
+	}
+	within, err := in(a, b)
+	if within || err != nil {
+		return within, err
+	}
+	return in(b, a)
+}
+
+// Links are the places of all symbolic links by which an absolute path leads to
+// where it does: who can write there decides where that is.
+func Links(path string) []string {
+	const most = 40 // as many as the kernel follows
+	var out []string
+	parts := func(p string) []string { return strings.FieldsFunc(p, func(r rune) bool { return r == '/' }) }
+	done, rest := "/", parts(path)
+	for len(rest) > 0 && len(out) < most {
+		at := filepath.Join(done, rest[0])
+		rest = rest[1:]
+		target, err := os.Readlink(at)
+		if err != nil {
+			done = at
+			continue
+		}
+		out = append(out, at)
+		if filepath.IsAbs(target) {
+			done = "/"
+		}
+		rest = append(parts(target), rest...)
+	}
+	return out
 }
 
 // Real is an absolute path with its symbolic links resolved, as far as it
