@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
 	"os/signal"
 	"strings"
 	"sync"
@@ -100,6 +101,38 @@ func TestResizedBeforeItIsAttached(t *testing.T) {
 			}
 			if line, err := bufio.NewReader(screen).ReadString('\n'); err != nil || !strings.Contains(line, "hello") {
 				t.Errorf("%q, %v", line, err)
+			}
+		})
+	}
+}
+
+// A signal that comes before the engine knows the process of a command reaches
+// it all the same; one for a command that has ended is not taken for sent.
+func TestSignalBeforeTheProcessIsKnown(t *testing.T) {
+	for name, known := range map[string]bool{"known later": true, "never": false} {
+		t.Run(name, func(t *testing.T) {
+			sleeper := exec.Command("sleep", "600")
+			sleeper.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+			if err := sleeper.Start(); err != nil {
+				t.Fatal(err)
+			}
+			defer sleeper.Process.Kill()
+			asked := 0
+			e := answered(t, func(w http.ResponseWriter, _ *http.Request, _ string) {
+				pid := 0
+				if asked++; known && asked > 3 {
+					pid = sleeper.Process.Pid
+				}
+				fmt.Fprintf(w, `{"ID":"x","Running":true,"Pid":%d}`, pid)
+			})
+			// Every process is in a group whose path has a slash.
+			if got := e.kill(t.Context(), "/", "x", syscall.SIGTERM); got != known {
+				t.Fatalf("sent: %v, after %d questions", got, asked)
+			}
+			if known {
+				if err := sleeper.Wait(); err == nil || sleeper.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGTERM {
+					t.Errorf("%v", sleeper.ProcessState)
+				}
 			}
 		})
 	}
