@@ -41,7 +41,7 @@ secrets:
 func TestNothingBeforeTheYes(t *testing.T) {
 	s := cloned(t, 0, foreign)
 	netrc := s.private(".netrc", "machine example.com\n", 0) // opening it would fail, and say so
-	for _, args := range [][]string{{"run", "--", "true"}, {"verify"}, {"render"}} {
+	for _, args := range [][]string{{"run", "--", "true"}, {"shell", "--", "true"}, {"build"}, {"verify"}, {"render"}} {
 		r := s.corral(args...)
 		if r.code != 2 {
 			t.Errorf("%v without a yes: %v", args, r)

@@ -26,6 +26,9 @@ func TestScripts(t *testing.T) {
 			env.Setenv("PATH", bin+string(filepath.ListSeparator)+env.Getenv("PATH"))
 			env.Setenv("HOME", filepath.Join(env.WorkDir, "home"))
 			env.Setenv("CORRAL_RESOLVERS", "10.0.0.53")
+			// The same everywhere: with the machine's engine the sandboxes of a
+			// developer, without one other answers.
+			env.Setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")
 			return os.MkdirAll(filepath.Join(env.WorkDir, "home"), 0o755)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "own": own},
