@@ -47,7 +47,7 @@ func TestSummary(t *testing.T) {
 	}
 	s := spec.GateStatus{
 		RefusedNames: []spec.Refused{{Name: "evil.test\x1b[2J", Count: 3}},
-		Denied: []spec.Denied{
+		Denied: []spec.Traffic{
 			{Proto: "tcp", Addr: netip.MustParseAddr("44.10.9.9"), Port: 443, Count: 1},
 			{Proto: "icmp", Addr: netip.MustParseAddr("44.10.9.9"), Count: 2},
 		},

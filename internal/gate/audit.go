@@ -163,7 +163,7 @@ func (a *audit) deny(p packet, now time.Time) {
 		}
 		i = len(a.account.Denied)
 		a.denied[k] = i
-		a.account.Denied = append(a.account.Denied, spec.Denied{Proto: p.proto, Addr: p.addr, Port: p.port, Rule: p.rule, First: now})
+		a.account.Denied = append(a.account.Denied, spec.Traffic{Proto: p.proto, Addr: p.addr, Port: p.port, Rule: p.rule, First: now})
 	}
 	a.account.Denied[i].Count++
 	a.account.Denied[i].Last = now
@@ -198,7 +198,7 @@ func (a *audit) report() *account {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	r := a.account
-	r.Denied = slices.SortedStableFunc(slices.Values(r.Denied), func(x, y spec.Denied) int { return cmp.Compare(y.Count, x.Count) })
+	r.Denied = slices.SortedStableFunc(slices.Values(r.Denied), func(x, y spec.Traffic) int { return cmp.Compare(y.Count, x.Count) })
 	r.Refused = slices.SortedStableFunc(slices.Values(r.Refused), func(x, y spec.Refused) int { return cmp.Compare(y.Count, x.Count) })
 	return &r
 }

@@ -22,6 +22,8 @@ import (
 type question struct {
 	Status   bool    `json:"status,omitempty"`
 	Verdicts *uint64 `json:"verdicts,omitempty"`
+	// Refresh is the path of the Gate document to go by from now on.
+	Refresh string `json:"refresh,omitempty"`
 }
 
 const (

@@ -329,7 +329,7 @@ func TestWhatAServiceCanReach(t *testing.T) {
 	}
 
 	st := s.status()
-	if !slices.ContainsFunc(st.Denied, func(d spec.Denied) bool {
+	if !slices.ContainsFunc(st.Denied, func(d spec.Traffic) bool {
 		return d.Proto == "tcp" && d.Addr == netip.MustParseAddr(canaryAddr) && d.Port == 443 && d.Rule == "unlisted" && d.Count == 1
 	}) {
 		t.Errorf("denied: %+v", st.Denied)

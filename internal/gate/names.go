@@ -23,15 +23,18 @@ const (
 	maxNameConns = 64
 )
 
-// named are the pins and, if services may use any port of the host, the host:
-// everything that has a name inside. The host comes first, so that no pin takes
-// its name.
+// named are the pins, and what the document itself gives an address: the host,
+// if services may use any port of it, and the peers of links. Those come first,
+// so that no pin takes their name.
 func (g *gate) named() []spec.Pin {
-	if len(g.spec.HostPorts) == 0 {
-		return g.pins
+	var fixed []spec.Pin
+	if len(g.spec.HostPorts) > 0 {
+		fixed = append(fixed, spec.Pin{Domain: spec.HostName, Addrs: []netip.Addr{g.spec.Gateway}, Ports: sorted(g.spec.HostPorts)})
 	}
-	host := spec.Pin{Domain: spec.HostName, Addrs: []netip.Addr{g.spec.Gateway}, Ports: sorted(g.spec.HostPorts)}
-	return append([]spec.Pin{host}, g.pins...)
+	for _, l := range g.spec.Links {
+		fixed = append(fixed, spec.Pin{Domain: l.Name, Addrs: []netip.Addr{l.Addr}, Ports: []uint16{l.Port}})
+	}
+	return append(fixed, g.pins...)
 }
 
 // zone is a pin table made ready for lookups.

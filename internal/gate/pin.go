@@ -65,12 +65,7 @@ func resolveNames(ctx context.Context, g spec.Gate, ask func(context.Context, re
 // several times are one pin for each set of ports. A name that has no address
 // which may be pinned is an error; a soft one stays closed and is reported.
 func decide(g spec.Gate, results map[string]resolution, now time.Time) (pins []spec.Pin, unpinned []spec.Unpinned, err error) {
-	never := slices.Clone(g.Never)
-	for _, a := range []netip.Addr{g.Address, g.Gateway} {
-		if a.IsValid() {
-			never = append(never, netip.PrefixFrom(a, a.BitLen()))
-		}
-	}
+	never := never(g)
 	var failures []error
 	for _, n := range g.Names {
 		r := results[n.Domain]

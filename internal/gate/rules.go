@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/corral-sandbox/corral/internal/netfilter"
+	"github.com/corral-sandbox/corral/internal/netguard"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
 
@@ -25,6 +26,7 @@ const (
 	chainResolve   = "corral-resolve"
 	chainResolveIn = "corral-resolve-in"
 	chainAllow     = "corral-allow"
+	chainPublic    = "corral-public"
 	chainReject    = "corral-" // followed by the public ID of the rule
 )
 
@@ -33,6 +35,8 @@ const (
 	ruleDocker   = "docker-resolver"
 	ruleUnlisted = "unlisted"
 	ruleIPv6     = "ipv6"
+	ruleSpecial  = "special-purpose"
+	ruleHost     = "host-or-container"
 )
 
 // What an NFLOG record is about: the word after "corral:" in its prefix.
@@ -61,9 +65,10 @@ const (
 type stage int
 
 const (
-	closed    stage = iota // nothing passes
-	resolving              // the worker's lookups pass
-	serving                // what the document grants passes
+	closed     stage = iota // nothing passes
+	resolving               // the worker's lookups pass
+	serving                 // what the document grants passes
+	refreshing              // so it does, and the worker's lookups
 )
 
 // rulesets are the filter tables of both families at a stage. Pure: the same
@@ -81,7 +86,7 @@ func ipv4(g spec.Gate, at stage) netfilter.Ruleset {
 	if at == closed {
 		return netfilter.Ruleset{Family: netfilter.IPv4, Chains: []netfilter.Chain{input, forward, output}}
 	}
-	if at == resolving {
+	if at == resolving || at == refreshing || g.Class == spec.ClassPublic {
 		for _, r := range g.Resolvers {
 			for _, proto := range []string{"udp", "tcp"} {
 				resolve.Rules = append(resolve.Rules, netfilter.Rule{ID: "resolve-" + proto,
@@ -92,6 +97,8 @@ func ipv4(g spec.Gate, at stage) netfilter.Ruleset {
 					Target: "ACCEPT", Reason: "answers to the worker's own lookups"})
 			}
 		}
+	}
+	if at == resolving {
 		output.Rules = []netfilter.Rule{jump("resolve", "", chainResolve, "the worker's own lookups; empty unless a resolution runs")}
 		input.Rules = []netfilter.Rule{jump("resolve-in", "", chainResolveIn, "answers to the worker's own lookups; empty unless a resolution runs")}
 		return netfilter.Ruleset{Family: netfilter.IPv4, Chains: []netfilter.Chain{input, forward, output, resolve, resolveIn}}
@@ -114,6 +121,13 @@ func ipv4(g spec.Gate, at stage) netfilter.Ruleset {
 		output.Rules = append(output.Rules, jump(fmt.Sprintf("host-port-%d", p),
 			fmt.Sprintf("-d %s/32 -p tcp -m tcp --dport %d %s", g.Gateway, p, syn), chainAllow, "a host service that the policy names"))
 	}
+	for _, l := range g.Links {
+		output.Rules = append(output.Rules, jump(fmt.Sprintf("link-%s-%d", l.Name, l.Port),
+			fmt.Sprintf("-d %s/32 -p tcp -m tcp --dport %d %s", l.Addr, l.Port, syn), chainAllow, "a service of another gate that this one may call"))
+	}
+	if g.Class == spec.ClassPublic {
+		output.Rules = append(output.Rules, jump("public", "", chainPublic, "what no document names must be public"))
+	}
 	output.Rules = append(output.Rules,
 		jump("pins", "-p tcp -m tcp "+syn+" -m set --match-set "+setPins+" dst,dst", chainAllow, "a pinned address and port"),
 		jump("pins-any", "-p tcp -m tcp "+syn+" -m set --match-set "+setPinsAny+" dst", chainAllow, "a pinned address, any TCP port"),
@@ -127,20 +141,60 @@ func ipv4(g spec.Gate, at stage) netfilter.Ruleset {
 		{ID: "fragmentation-needed", Match: "-p icmp -m icmp --icmp-type 3/4 -m conntrack --ctstate RELATED", Target: "ACCEPT",
 			Reason: "without it uploads over a smaller MTU hang"},
 	}
+	for _, c := range g.Clients {
+		input.Rules = append(input.Rules, netfilter.Rule{ID: fmt.Sprintf("client-%d", c.Port),
+			Match: fmt.Sprintf("-s %s/32 -p tcp -m tcp --dport %d %s", c.Addr, c.Port, syn), Target: "ACCEPT",
+			Reason: "a service of another gate that may call this one"})
+	}
 	allow := netfilter.Chain{Name: chainAllow, Rules: []netfilter.Rule{
 		{ID: "allow-record", Match: limitAudit, Target: nflog(recordAllow, "allow"), Reason: "new allowed connections are recorded"},
 		{ID: "allow", Target: "ACCEPT", Reason: "what the policy grants"},
 	}}
-	return netfilter.Ruleset{Family: netfilter.IPv4, Chains: []netfilter.Chain{
-		input, forward, output, resolve, resolveIn, allow,
-		reject(ruleDocker, "icmp-admin-prohibited"), reject(ruleUnlisted, "icmp-admin-prohibited"),
-	}}
+	chains := []netfilter.Chain{input, forward, output, resolve, resolveIn, allow,
+		reject(ruleDocker, "icmp-admin-prohibited"), reject(ruleUnlisted, "icmp-admin-prohibited")}
+	if g.Class == spec.ClassPublic {
+		chains = append(chains, public(g), reject(ruleSpecial, "icmp-admin-prohibited"), reject(ruleHost, "icmp-admin-prohibited"))
+	}
+	return netfilter.Ruleset{Family: netfilter.IPv4, Chains: chains}
+}
+
+// public refuses everything that is not globally routable, and what belongs to
+// this host or to its containers, and grants the web's ports of the rest.
+func public(g spec.Gate) netfilter.Chain {
+	c := netfilter.Chain{Name: chainPublic}
+	for _, b := range netguard.Special(4) {
+		c.Rules = append(c.Rules, jump(ruleSpecial, "-d "+b.Prefix.String(), chainReject+ruleSpecial, b.Class.String()+": "+b.Class.Reason()))
+	}
+	for _, p := range never(g) {
+		if p.Addr().Is4() {
+			c.Rules = append(c.Rules, jump(ruleHost, "-d "+p.Masked().String(), chainReject+ruleHost, "this host, or one of its container networks"))
+		}
+	}
+	for _, port := range publicPorts {
+		c.Rules = append(c.Rules, jump(fmt.Sprintf("public-%d", port), fmt.Sprintf("-p tcp -m tcp --dport %d %s", port, syn), chainAllow, "the web, wherever it is"))
+	}
+	return c
+}
+
+// publicPorts are those of the web.
+var publicPorts = []uint16{80, 443}
+
+// never are the prefixes that nothing may be granted in by name or by class:
+// those of the document, and the gate's own two addresses.
+func never(g spec.Gate) []netip.Prefix {
+	all := slices.Clone(g.Never)
+	for _, a := range []netip.Addr{g.Address, g.Gateway} {
+		if a.IsValid() {
+			all = append(all, netip.PrefixFrom(a, a.BitLen()))
+		}
+	}
+	return all
 }
 
 // ipv6 grants loopback and nothing else: corral pins IPv4.
 func ipv6(at stage) netfilter.Ruleset {
 	chains := []netfilter.Chain{{Name: "INPUT", Policy: "DROP"}, {Name: "FORWARD", Policy: "DROP"}, {Name: "OUTPUT", Policy: "DROP"}}
-	if at != serving {
+	if at != serving && at != refreshing {
 		return netfilter.Ruleset{Family: netfilter.IPv6, Chains: chains}
 	}
 	chains[0].Rules = []netfilter.Rule{loopback("-i")}

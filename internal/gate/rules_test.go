@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -21,13 +22,34 @@ var document = spec.Gate{
 	Probes:    spec.DefaultProbes(),
 }
 
+// linked is a gate that another one's service calls, and that calls one itself.
+var linked = spec.Gate{
+	Version: 1, Class: spec.ClassNone, Address: addr("172.30.128.3"), SinkNames: true,
+	Links:   []spec.Link{{Name: "search", Addr: addr("172.30.128.4"), Port: 8080}, {Name: "fetch", Addr: addr("172.30.128.5"), Port: 8766}},
+	Clients: []spec.Client{{Addr: addr("172.30.128.2"), Port: 8765}},
+	Probes:  spec.DefaultProbes(),
+}
+
+// open is a gate whose service may use the web.
+var open = spec.Gate{
+	Version: 1, Class: spec.ClassPublic, Address: addr("172.30.128.5"), Gateway: addr("172.30.0.1"),
+	Resolvers: []netip.Addr{addr("44.10.0.53")},
+	Never:     []netip.Prefix{netip.MustParsePrefix("44.20.0.0/16"), netip.MustParsePrefix("2a01:4f8::/32")},
+	Clients:   []spec.Client{{Addr: addr("172.30.128.3"), Port: 8766}},
+	Probes:    spec.DefaultProbes(),
+}
+
 func TestRules(t *testing.T) {
 	var b strings.Builder
 	for _, at := range []struct {
 		name  string
+		gate  spec.Gate
 		stage stage
-	}{{"closed", closed}, {"resolving", resolving}, {"serving", serving}} {
-		for _, r := range rulesets(document, at.stage) {
+	}{
+		{"closed", document, closed}, {"resolving", document, resolving}, {"serving", document, serving}, {"refreshing", document, refreshing},
+		{"class none with links, serving", linked, serving}, {"class public, resolving", open, resolving}, {"class public, serving", open, serving},
+	} {
+		for _, r := range rulesets(at.gate, at.stage) {
 			fmt.Fprintf(&b, "# %s, %s\n%s\n", at.name, r.Family, r)
 			if r.Encode() == "" { // panics where a rule could not be applied
 				t.Error("nothing to apply")
@@ -51,14 +73,14 @@ func TestRules(t *testing.T) {
 // Every new connection that is accepted, but for loopback and the worker's
 // lookups, is TCP and starts with a SYN; everything else is refused.
 func TestAccepts(t *testing.T) {
-	for _, r := range rulesets(document, serving) {
+	for _, r := range slices.Concat(rulesets(document, serving), rulesets(document, refreshing), rulesets(linked, serving), rulesets(open, serving)) {
 		for _, c := range r.Chains {
 			for _, rule := range c.Rules {
 				if rule.ID == "" || rule.Reason == "" {
 					t.Errorf("%s: a rule without ID or reason: %s", c.Name, rule)
 				}
 				opens := rule.Target == "ACCEPT" && c.Name != chainAllow || rule.Target == chainAllow
-				harmless := rule.ID == "loopback" || strings.HasPrefix(rule.ID, "docker-resolver-") || strings.Contains(rule.Match, "ESTABLISHED") || strings.Contains(rule.Match, "RELATED")
+				harmless := rule.ID == "loopback" || strings.HasPrefix(rule.ID, "docker-resolver-") || strings.HasPrefix(rule.ID, "resolve-") || strings.Contains(rule.Match, "ESTABLISHED") || strings.Contains(rule.Match, "RELATED")
 				if opens && !harmless && !strings.Contains(rule.Match, "-p tcp -m tcp "+syn) && !strings.HasSuffix(rule.Match, syn) {
 					t.Errorf("%s accepts more than new TCP connections: %s", c.Name, rule)
 				}

@@ -47,7 +47,22 @@ func (g *gate) selfCheck(ctx context.Context) error {
 }
 
 func (g *gate) checkUnlisted(ctx context.Context) (string, error) {
-	return g.shutOff(ctx, g.spec.Probes.Unlisted, ruleUnlisted)
+	if g.spec.Class == spec.ClassPublic {
+		return g.shutOff(ctx, g.unlisted(), ruleSpecial)
+	}
+	return g.shutOff(ctx, g.unlisted(), ruleUnlisted)
+}
+
+// notPublic is a documentation address (RFC 5737): where every public address
+// may be reached, what is refused is what is not one.
+var notPublic = netip.AddrFrom4([4]byte{192, 0, 2, 1})
+
+// unlisted is an address that no rule grants.
+func (g *gate) unlisted() netip.Addr {
+	if g.spec.Class == spec.ClassPublic {
+		return notPublic
+	}
+	return g.spec.Probes.Unlisted
 }
 
 func (g *gate) checkIPv6(ctx context.Context) (string, error) {

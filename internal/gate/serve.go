@@ -123,7 +123,7 @@ func (g *gate) answer(ctx context.Context, q question) (any, error) {
 func (g *gate) status(ctx context.Context) (spec.GateStatus, error) {
 	g.mu.Lock()
 	s := spec.GateStatus{Version: spec.Version, State: g.state, Instance: g.instance,
-		Backend: g.kernel.Backend(), Pins: g.pins, Unpinned: g.unpinned, WorkerRestarts: g.worker.restarted()}
+		Backend: g.kernel.Backend(), Class: g.spec.Class, Policy: g.spec.Policy, Pins: g.pins, Unpinned: g.unpinned, WorkerRestarts: g.worker.restarted()}
 	applied := g.applied
 	g.mu.Unlock()
 	var st syscall.Stat_t
@@ -142,7 +142,8 @@ func (g *gate) status(ctx context.Context) (spec.GateStatus, error) {
 	if err != nil {
 		return s, fmt.Errorf("what was refused: %w", err)
 	}
-	if a := r.Account; a != nil && len(a.Denied) <= maxDenied && len(a.Refused) <= maxRefused {
+	if a := r.Account; a != nil && len(a.Allowed) <= maxDenied && len(a.Denied) <= maxDenied && len(a.Refused) <= maxRefused {
+		s.Allowed, s.AllowedMore, s.Probed = a.Allowed, a.AllowedMore, a.Probed
 		s.Denied, s.DeniedMore, s.RefusedNames, s.RefusedMore = a.Denied, a.DeniedMore, a.Refused, a.RefusedMore
 	}
 	return s, nil

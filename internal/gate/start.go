@@ -166,8 +166,18 @@ func (g *gate) startWorker(ctx context.Context) error {
 // tellWorker gives the worker what it may answer lookups with.
 func (g *gate) tellWorker(ctx context.Context, serving bool) error {
 	p := g.spec.Probes
-	return g.worker.set(ctx, table{Instance: g.instance, Pins: tableOf(g.named()), Serving: serving,
-		Own: []netip.Addr{p.Unlisted, p.Resolver, dockerResolver.Addr()}})
+	t := table{Instance: g.instance, Pins: tableOf(g.named()), Serving: serving,
+		Own: []netip.Addr{p.Unlisted, p.Resolver, dockerResolver.Addr(), g.unlisted()}}
+	if g.spec.SinkNames {
+		t.Sink = spec.SinkAddress
+	}
+	if g.spec.Class == spec.ClassPublic {
+		t.Never = never(g.spec)
+		for _, r := range g.spec.Resolvers {
+			t.Forward = append(t.Forward, netip.AddrPortFrom(r, dnsPort))
+		}
+	}
+	return g.worker.set(ctx, t)
 }
 
 func (g *gate) openResolver(ctx context.Context) error {

@@ -67,7 +67,7 @@ func (g *gate) recheck(ctx context.Context) error {
 	if len(lines) > 0 {
 		return errors.New(strings.Join(lines, "; "))
 	}
-	return unlistedRefused(ctx, netip.AddrPortFrom(g.spec.Probes.Unlisted, httpsPort))
+	return unlistedRefused(ctx, netip.AddrPortFrom(g.unlisted(), httpsPort))
 }
 
 // readBack reads what the kernel has of everything that was applied. Reading

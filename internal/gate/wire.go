@@ -30,6 +30,9 @@ type request struct {
 	Refusal  string  `json:"refusal,omitempty"` // ask 127.0.0.1:53 for this unlisted name
 	Verdicts *uint64 `json:"verdicts,omitempty"`
 	Account  bool    `json:"account,omitempty"`
+	// Checking says that a checker runs, or no longer does: what it is refused is
+	// no news.
+	Checking *bool `json:"checking,omitempty"`
 }
 
 // table is what the worker answers lookups from.
@@ -43,6 +46,13 @@ type table struct {
 	Own []netip.Addr `json:"own"`
 	// Serving: the namespace has been opened, root's packets may be a service's.
 	Serving bool `json:"serving"`
+	// Sink is the answer for names that have none, if it is set.
+	Sink netip.Addr `json:"sink,omitzero"`
+	// Forward are the servers that lookups of the service are passed on to: only
+	// at a gate of ClassPublic.
+	Forward []netip.AddrPort `json:"forward,omitempty"`
+	// Never is what no passed-on answer may contain.
+	Never []netip.Prefix `json:"never,omitempty"`
 }
 
 type lookup struct {
@@ -62,10 +72,13 @@ type reply struct {
 	Audit    *auditLine     `json:"audit,omitempty"`
 }
 
-// account is what was refused so far.
+// account is what passed and what was refused so far.
 type account struct {
-	Denied      []spec.Denied  `json:"denied"`
+	Allowed     []spec.Traffic `json:"allowed"`
+	AllowedMore uint64         `json:"allowed_more"`
+	Denied      []spec.Traffic `json:"denied"`
 	DeniedMore  uint64         `json:"denied_more"`
+	Probed      uint64         `json:"probed"`
 	Refused     []spec.Refused `json:"refused"`
 	RefusedMore uint64         `json:"refused_more"`
 }

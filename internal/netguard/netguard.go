@@ -79,15 +79,16 @@ func (c Class) Reason() string {
 	return classes[c].reason
 }
 
-type block struct {
-	prefix netip.Prefix
-	class  Class
+// Block is a range of addresses of one class.
+type Block struct {
+	Prefix netip.Prefix
+	Class  Class
 }
 
 // blocks holds IANA's special-purpose registries for IPv4 and IPv6, multicast,
 // and the metadata services known by value. The first one that contains an
 // address counts.
-var blocks = []block{
+var blocks = []Block{
 	{netip.MustParsePrefix("168.63.129.16/32"), Metadata},   // Azure, public space
 	{netip.MustParsePrefix("169.254.169.254/32"), Metadata}, // most clouds
 	{netip.MustParsePrefix("169.254.170.2/32"), Metadata},   // AWS ECS
@@ -141,6 +142,18 @@ var blocks = []block{
 
 var globalUnicast = netip.MustParsePrefix("2000::/3")
 
+// Special are the ranges of a family, 4 or 6, that are not public, in the order in
+// which they count.
+func Special(family int) []Block {
+	var out []Block
+	for _, b := range blocks {
+		if b.Prefix.Addr().Is4() == (family == 4) {
+			out = append(out, b)
+		}
+	}
+	return out
+}
+
 // Classify gives the class of an address. An IPv4-mapped IPv6 address is the
 // IPv4 address it carries. Only what is in no special block is Public.
 func Classify(a netip.Addr) Class {
@@ -152,8 +165,8 @@ func Classify(a netip.Addr) Class {
 	}
 	a = a.Unmap()
 	for _, b := range blocks {
-		if b.prefix.Contains(a) {
-			return b.class
+		if b.Prefix.Contains(a) {
+			return b.Class
 		}
 	}
 	if a.Is6() && !globalUnicast.Contains(a) {

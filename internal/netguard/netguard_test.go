@@ -86,13 +86,13 @@ func TestClassifyEdges(t *testing.T) {
 func TestEveryBlock(t *testing.T) {
 	seen := map[Class]bool{}
 	for _, b := range blocks {
-		if b.prefix != b.prefix.Masked() {
-			t.Errorf("%s has bits outside its mask", b.prefix)
+		if b.Prefix != b.Prefix.Masked() {
+			t.Errorf("%s has bits outside its mask", b.Prefix)
 		}
-		seen[b.class] = true
-		for _, a := range []netip.Addr{b.prefix.Addr(), last(b.prefix)} {
+		seen[b.Class] = true
+		for _, a := range []netip.Addr{b.Prefix.Addr(), last(b.Prefix)} {
 			if c := Classify(a); c == Public || c == Unclassified {
-				t.Errorf("%s of %s: %s", a, b.prefix, c)
+				t.Errorf("%s of %s: %s", a, b.Prefix, c)
 			}
 		}
 	}
@@ -221,9 +221,9 @@ func TestPin(t *testing.T) {
 
 func FuzzClassify(f *testing.F) {
 	for _, b := range blocks {
-		f.Add(b.prefix.Addr().AsSlice())
-		f.Add(last(b.prefix).AsSlice())
-		f.Add(last(b.prefix).Next().AsSlice())
+		f.Add(b.Prefix.Addr().AsSlice())
+		f.Add(last(b.Prefix).AsSlice())
+		f.Add(last(b.Prefix).Next().AsSlice())
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		a, ok := netip.AddrFromSlice(b)
@@ -241,8 +241,8 @@ func FuzzClassify(f *testing.F) {
 			t.Errorf("%s with a zone is not refused", a)
 		}
 		for _, block := range blocks {
-			if block.prefix.Contains(a.Unmap()) && class == Public {
-				t.Errorf("%s is public inside %s", a, block.prefix)
+			if block.Prefix.Contains(a.Unmap()) && class == Public {
+				t.Errorf("%s is public inside %s", a, block.Prefix)
 			}
 		}
 		if u := a.Unmap(); class == Public && (!u.IsGlobalUnicast() || u.IsPrivate() || u.Is6() && !globalUnicast.Contains(u)) {

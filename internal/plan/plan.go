@@ -187,6 +187,7 @@ func Build(p *policy.Policy, prof *profile.Profile, h Host, address netip.Addr, 
 		Version: spec.Version,
 		Sandbox: ID(p.Name, p.File),
 		Service: main,
+		Policy:  p.Digest,
 		Class:   spec.ClassPinned,
 		Address: address,
 		Gateway: network.Gateway,
@@ -194,6 +195,9 @@ func Build(p *policy.Policy, prof *profile.Profile, h Host, address netip.Addr, 
 		Never:   h.Never,
 		Probes:  h.Probes,
 	}}
+	if p.Egress.Refresh == "auto" {
+		gate.Spec.Refresh = spec.RefreshAuto
+	}
 	carried := relays(p)
 	gate.Spec.HostPorts = ports(p)
 	if len(names) > 0 {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"strings"
 	"time"
 )
 
@@ -13,34 +14,81 @@ type Class string
 const (
 	// ClassNone grants links and host services only.
 	ClassNone Class = ""
-	// ClassPinned grants the addresses that the listed names had at bring-up.
+	// ClassPinned grants the addresses that the listed names have.
 	ClassPinned Class = "pinned"
+	// ClassPublic grants ports 80 and 443 of every globally routable address, and
+	// lookups of every name.
+	ClassPublic Class = "public"
 )
+
+// Refresh says when names are resolved again. The zero value is on command only.
+type Refresh string
+
+const (
+	RefreshManual Refresh = ""
+	RefreshAuto   Refresh = "auto" // also when what was answered grows old
+)
+
+// DefaultPinGrace is how long an address that a name no longer has stays pinned
+// at least.
+const DefaultPinGrace = time.Hour
+
+// SinkAddress is the answer to every lookup at a gate with SinkNames: the 6to4
+// relays' address, withdrawn by RFC 7526, which no gate lets through and which
+// Python's ipaddress calls neither private nor reserved.
+var SinkAddress = netip.AddrFrom4([4]byte{192, 88, 99, 1})
 
 // Gate is everything a gate is told.
 type Gate struct {
 	Version int    `json:"version"`
 	Sandbox string `json:"sandbox"`
 	Service string `json:"service"`
-	Class   Class  `json:"class"`
+	// Policy is the digest of the policy that the rest was made from.
+	Policy string `json:"policy,omitempty"`
+	Class  Class  `json:"class"`
 
 	// Address is the gate's own address on the corral network, Gateway the
 	// host's address there. Unset in other people's stacks.
 	Address netip.Addr `json:"address,omitzero"`
 	Gateway netip.Addr `json:"gateway,omitzero"`
 
-	// Resolvers are asked in order. Needed as soon as there are names.
+	// Resolvers are asked in order. Needed as soon as there are names, and by
+	// ClassPublic.
 	Resolvers []netip.Addr `json:"resolvers,omitempty"`
 	Names     []Name       `json:"names,omitempty"`
+	// SinkNames answers lookups of all other names with SinkAddress.
+	SinkNames bool    `json:"sink_names,omitempty"`
+	Refresh   Refresh `json:"refresh,omitempty"`
+	// PinGrace in place of DefaultPinGrace.
+	PinGrace time.Duration `json:"pin_grace,omitempty"`
 
 	// HostPorts are the ports of Gateway that the service may use, TCP.
 	HostPorts []uint16 `json:"host_ports,omitempty"`
+
+	// Links are the services of other gates that this one's may call, Clients the
+	// addresses that may call this one's.
+	Links   []Link   `json:"links,omitempty"`
+	Clients []Client `json:"clients,omitempty"`
 
 	// Never lists what may not be pinned whatever a policy says: the addresses
 	// of this host and of every Docker network.
 	Never []netip.Prefix `json:"never,omitempty"`
 
 	Probes Probes `json:"probes"`
+}
+
+// Link is one TCP port of another gate's service, under a name that exists
+// inside only.
+type Link struct {
+	Name string     `json:"name"` // as in Name.Domain, a single label as a rule
+	Addr netip.Addr `json:"addr"`
+	Port uint16     `json:"port"`
+}
+
+// Client is the other end of a Link: who may call which TCP port.
+type Client struct {
+	Addr netip.Addr `json:"addr"`
+	Port uint16     `json:"port"`
 }
 
 // Name is one permitted name.
@@ -98,15 +146,23 @@ func (g Gate) check() error {
 		return err
 	}
 	switch g.Class {
-	case ClassNone, ClassPinned:
+	case ClassNone, ClassPinned, ClassPublic:
 	default:
 		return fmt.Errorf("unknown egress class %q", g.Class)
 	}
-	if g.Class == ClassNone && len(g.Names) > 0 {
-		return fmt.Errorf("class %q grants no names, %d are listed", g.Class, len(g.Names))
-	}
-	if len(g.Names) > 0 && len(g.Resolvers) == 0 {
+	switch {
+	case g.Class != ClassPinned && len(g.Names) > 0:
+		return fmt.Errorf("class %q takes no names, %d are listed", g.Class, len(g.Names))
+	case g.Class == ClassPublic && g.SinkNames:
+		return fmt.Errorf("class %q looks every name up, so none can be sunk", g.Class)
+	case len(g.Names) > 0 && len(g.Resolvers) == 0:
 		return fmt.Errorf("%d names and no resolver", len(g.Names))
+	case g.Class == ClassPublic && len(g.Resolvers) == 0:
+		return fmt.Errorf("class %q and no resolver", g.Class)
+	case g.Refresh != RefreshManual && g.Refresh != RefreshAuto:
+		return fmt.Errorf("unknown refresh %q", g.Refresh)
+	case g.PinGrace < 0:
+		return fmt.Errorf("pin_grace %v is less than nothing", g.PinGrace)
 	}
 	for _, r := range g.Resolvers {
 		if !r.IsValid() || r.IsLoopback() || r.IsUnspecified() || !r.Is4() {
@@ -126,6 +182,9 @@ func (g Gate) check() error {
 			}
 		}
 	}
+	if err := g.checkLinks(); err != nil {
+		return err
+	}
 	if len(g.HostPorts) > 0 && !g.Gateway.Is4() {
 		return fmt.Errorf("host ports without a gateway address")
 	}
@@ -138,6 +197,34 @@ func (g Gate) check() error {
 		}
 	}
 	return nil
+}
+
+// checkLinks refuses links that would be more than one port of one machine.
+func (g Gate) checkLinks() error {
+	taken := map[string]netip.Addr{HostName: g.Gateway}
+	for _, n := range g.Names {
+		taken[n.Domain] = netip.Addr{}
+	}
+	for _, l := range g.Links {
+		if !isName(l.Name) || l.Port == 0 || !l.Addr.Is4() || l.Addr.IsUnspecified() || l.Addr.IsLoopback() || l.Addr.IsMulticast() {
+			return fmt.Errorf("link %q to %v port %d: it takes a name, one IPv4 address and a port", l.Name, l.Addr, l.Port)
+		}
+		if at, known := taken[l.Name]; known && at != l.Addr {
+			return fmt.Errorf("link %q: the name means something else already", l.Name)
+		}
+		taken[l.Name] = l.Addr
+	}
+	for _, c := range g.Clients {
+		if c.Port == 0 || !c.Addr.Is4() || c.Addr.IsUnspecified() || c.Addr.IsLoopback() || c.Addr.IsMulticast() {
+			return fmt.Errorf("client %v of port %d: it takes one IPv4 address and a port", c.Addr, c.Port)
+		}
+	}
+	return nil
+}
+
+// isName accepts what a name of a link may be: letters, digits, hyphens, dots.
+func isName(s string) bool {
+	return s != "" && len(s) <= 63 && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-.") == "" && strings.Trim(s, "-.") == s
 }
 
 // GateState is where a gate is in its life. The zero value is closed.
@@ -159,16 +246,35 @@ type GateStatus struct {
 	// NetNS is the inode of the gate's network namespace.
 	NetNS   uint64 `json:"netns"`
 	Backend string `json:"backend"` // "nf_tables" or "legacy"
+	Class   Class  `json:"class"`
+	// Policy is that of the Gate document in force.
+	Policy string `json:"policy,omitempty"`
 
 	Pins     []Pin      `json:"pins"`
 	Unpinned []Unpinned `json:"unpinned"`
+	// Shared are connections to what was granted to a removed name and is granted
+	// to another one still.
+	Shared []Shared `json:"shared,omitempty"`
+	// Refreshed is when names were last resolved, NextRefresh when they will be;
+	// zero if only on command.
+	Refreshed   time.Time `json:"refreshed,omitzero"`
+	NextRefresh time.Time `json:"next_refresh,omitzero"`
+
+	Rules []RuleCount `json:"rules,omitempty"`
 
 	// Applied and ReadBack are digests of the rules and sets as written and as
 	// the kernel has them now.
 	Applied  string `json:"applied"`
 	ReadBack string `json:"read_back"`
 
-	Denied []Denied `json:"denied"`
+	// Allowed are new connections, as many as were recorded: a rate limit bounds
+	// the records.
+	Allowed []Traffic `json:"allowed"`
+	// AllowedMore counts those to destinations beyond those kept.
+	AllowedMore uint64    `json:"allowed_more"`
+	Denied      []Traffic `json:"denied"`
+	// Probed counts refused packets of a checker's while it was known to run.
+	Probed uint64 `json:"probed"`
 	// DeniedMore counts refused packets to destinations beyond those kept.
 	DeniedMore   uint64    `json:"denied_more"`
 	RefusedNames []Refused `json:"refused_names"`
@@ -188,6 +294,53 @@ type Pin struct {
 	At      time.Time     `json:"at"`
 	Soft    bool          `json:"soft,omitempty"`
 	Origin  string        `json:"origin"`
+	// Fading are addresses beside Addrs that the name no longer has, and that are
+	// pinned still.
+	Fading []Fading `json:"fading,omitempty"`
+	// Failed is why the last lookup gave nothing new.
+	Failed string `json:"failed,omitempty"`
+}
+
+// Fading is an address that a name had until Since.
+type Fading struct {
+	Addr  netip.Addr `json:"addr"`
+	Since time.Time  `json:"since"`
+	// Flows counts its connections when it was last looked at.
+	Flows int `json:"flows"`
+}
+
+// Shared counts the connections to one destination of a removed name that live
+// on because With has the same one.
+type Shared struct {
+	Removed string     `json:"removed"`
+	With    string     `json:"with"`
+	Addr    netip.Addr `json:"addr"`
+	Port    uint16     `json:"port"`
+	Flows   int        `json:"flows"`
+}
+
+// Refreshed is a gate's answer to a refresh.
+type Refreshed struct {
+	Version int `json:"version"`
+	// Pins and Unpinned are all names as they are now.
+	Pins     []Pin      `json:"pins"`
+	Unpinned []Unpinned `json:"unpinned"`
+	// Added are destinations that are granted now and were not before, Removed the
+	// reverse; as ADDRESS:PORT, or as ADDRESS for any port.
+	Added   []string `json:"added"`
+	Removed []string `json:"removed"`
+	// Ended counts the connections that were ended.
+	Ended  int      `json:"ended"`
+	Shared []Shared `json:"shared"`
+}
+
+// RuleCount is what one rule has seen since it was put in place.
+type RuleCount struct {
+	Family  string `json:"family"`
+	Chain   string `json:"chain"`
+	Rule    string `json:"rule"` // its public ID
+	Packets uint64 `json:"packets"`
+	Bytes   uint64 `json:"bytes"`
 }
 
 // Unpinned is a soft name that stays closed, with the reason.
@@ -197,15 +350,18 @@ type Unpinned struct {
 	Origin string `json:"origin"`
 }
 
-// Denied counts refused packets to one destination.
-type Denied struct {
+// Traffic counts packets to one destination that one rule refused, or
+// connections to it.
+type Traffic struct {
 	Proto string     `json:"proto"`
 	Addr  netip.Addr `json:"addr"`
 	Port  uint16     `json:"port,omitempty"`
-	Rule  string     `json:"rule"`
-	Count uint64     `json:"count"`
-	First time.Time  `json:"first"`
-	Last  time.Time  `json:"last"`
+	// Name is one that the address is pinned for, if it is.
+	Name  string    `json:"name,omitempty"`
+	Rule  string    `json:"rule"`
+	Count uint64    `json:"count"`
+	First time.Time `json:"first"`
+	Last  time.Time `json:"last"`
 }
 
 // Refused counts lookups of one name that the policy does not list.
