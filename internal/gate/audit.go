@@ -14,10 +14,23 @@ import (
 
 // Bounds of what is kept, whatever an agent does.
 const (
+	maxAllowed  = 1024 // destinations
+	maxLookedUp = 512  // of those, names that were looked up for the service
 	maxDenied   = 1024 // destinations
 	maxRefused  = 4096 // names
 	maxVerdicts = 2048 // packets from probe ports
 	maxLines    = 256  // kinds of line waiting to be printed
+
+	// maxNameBytes bounds the names kept of each kind together: any that a program
+	// really asks for fit, 4,096 of the longest do not.
+	maxNameBytes = 256 << 10
+	// maxLineName is how much of a name a line shows: every host that people know
+	// is shorter, and a flood of long ones fills no disk.
+	maxLineName = 128
+
+	// maxChecking bounds how long a checker's packets are no news: it runs for two
+	// seconds, and an agent must not hide behind one that never came back.
+	maxChecking = 30 * time.Second
 
 	// Lines are gathered for lineDelay and then printed, lineBurst at once and
 	// lineRate a second in the long run: a flood fills no disk.
@@ -30,7 +43,7 @@ const (
 // standard output.
 type auditLine struct {
 	Time    time.Time  `json:"time"`
-	Verdict string     `json:"verdict"` // allowed, denied, refused-name, not-shown
+	Verdict string     `json:"verdict"` // one of spec's Verdict words
 	Proto   string     `json:"proto,omitempty"`
 	Addr    netip.Addr `json:"addr,omitzero"`
 	Port    uint16     `json:"port,omitempty"`
@@ -45,25 +58,65 @@ func (l auditLine) key() auditLine {
 	return l
 }
 
-type deniedKey struct {
-	proto string
-	addr  netip.Addr
-	port  uint16
-	rule  string
+// ledger counts what is alike, each from when it was first seen. What comes
+// when it is full is counted together.
+type ledger struct {
+	rows []spec.Traffic
+	at   map[spec.Traffic]int // index in rows, by what tells them apart
+	more uint64
+}
+
+// add counts t once more, if room is left for one that is new.
+func (l *ledger) add(t spec.Traffic, room bool, now time.Time) {
+	k := t
+	if t.Addr.IsValid() {
+		k.Name = "" // it may be another's by the next time
+	}
+	i, known := l.at[k]
+	switch {
+	case known:
+	case !room:
+		l.more++
+		return
+	default:
+		if l.at == nil {
+			l.at = map[spec.Traffic]int{}
+		}
+		i = len(l.rows)
+		l.at[k] = i
+		t.First = now
+		l.rows = append(l.rows, t)
+	}
+	r := &l.rows[i]
+	r.Name = cmp.Or(t.Name, r.Name)
+	r.Count++
+	r.Last = now
+}
+
+// sorted are the rows, most frequent first.
+func (l *ledger) sorted() []spec.Traffic {
+	return slices.SortedStableFunc(slices.Values(l.rows), func(x, y spec.Traffic) int { return cmp.Compare(y.Count, x.Count) })
 }
 
 // audit is the memory of what the gate decided.
 type audit struct {
 	news chan struct{} // holds one token while lines wait
 
-	mu      sync.Mutex
-	byAddr  map[netip.Addr]string
-	own     []netip.Addr
-	serving bool
+	mu       sync.Mutex
+	byAddr   map[netip.Addr]string
+	own      []netip.Addr
+	serving  bool
+	checking time.Time // a checker runs until then, if it is not seen to end before
 
-	account account
-	denied  map[deniedKey]int // index in account.Denied
-	refused map[string]int    // index in account.Refused
+	passed, denied ledger
+	probed         uint64
+	lookups        int // rows of passed that are no connections
+	lookupBytes    int // of their names
+
+	refused      []spec.Refused
+	refusedAt    map[string]int // index in refused
+	refusedBytes int
+	refusedMore  uint64
 
 	seq  uint64
 	ring []spec.Verdict // the newest maxVerdicts, in order of Seq modulo its size
@@ -75,8 +128,7 @@ type audit struct {
 }
 
 func newAudit() *audit {
-	return &audit{news: make(chan struct{}, 1), denied: map[deniedKey]int{}, refused: map[string]int{},
-		lines: map[auditLine]auditLine{}, allowed: lineBurst}
+	return &audit{news: make(chan struct{}, 1), refusedAt: map[string]int{}, lines: map[auditLine]auditLine{}, allowed: lineBurst}
 }
 
 // set takes over what the worker was told.
@@ -84,9 +136,19 @@ func (a *audit) set(t table) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.byAddr = map[netip.Addr]string{}
+	learn := func(addr netip.Addr, name string) {
+		if _, known := a.byAddr[addr]; !known {
+			a.byAddr[addr] = name
+		}
+	}
 	for _, p := range t.Pins {
 		for _, addr := range p.Addrs {
-			a.byAddr[addr] = p.Domain
+			learn(addr, p.Domain)
+		}
+	}
+	for _, p := range t.Pins {
+		for _, f := range p.Fading {
+			learn(f.Addr, p.Domain)
 		}
 	}
 	a.own, a.serving = t.Own, t.Serving
@@ -95,6 +157,7 @@ func (a *audit) set(t table) {
 
 // packet records what a rule did with a packet.
 func (a *audit) packet(p packet, now time.Time) {
+	now = now.UTC().Truncate(time.Millisecond)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch p.record {
@@ -103,31 +166,63 @@ func (a *audit) packet(p packet, now time.Time) {
 	case recordProbe:
 		a.reject(p)
 	case recordAudit:
-		if !a.isOwn(p) {
-			a.deny(p, now)
-			a.line(auditLine{Time: now, Verdict: "denied", Proto: p.proto, Addr: p.addr, Port: p.port, Name: a.byAddr[p.addr], Rule: p.rule, Count: 1})
+		switch {
+		case a.isOwn(p):
+		case a.isProbe(p, now):
+			a.probed++
+		default:
+			t := a.traffic(p)
+			a.denied.add(t, len(a.denied.rows) < maxDenied, now)
+			a.line(auditLine{Time: now, Verdict: spec.VerdictDenied, Proto: t.Proto, Addr: t.Addr, Port: t.Port, Name: t.Name, Rule: t.Rule, Count: 1})
 		}
 	case recordAllow:
 		if !a.isOwn(p) {
-			a.line(auditLine{Time: now, Verdict: "allowed", Proto: p.proto, Addr: p.addr, Port: p.port, Name: a.byAddr[p.addr], Count: 1})
+			t := a.traffic(p)
+			t.Rule = ""
+			a.passed.add(t, len(a.passed.rows) < maxAllowed, now)
+			a.line(auditLine{Time: now, Verdict: spec.VerdictAllowed, Proto: t.Proto, Addr: t.Addr, Port: t.Port, Name: t.Name, Count: 1})
 		}
 	}
 }
 
-// isOwn tells corral's own packets: the worker's; those of root before any
-// service runs; and those to the addresses that only corral dials, by root or
-// from a probe port. An agent that does as much hides nothing: they lead
-// nowhere.
+func (a *audit) traffic(p packet) spec.Traffic {
+	return spec.Traffic{Proto: p.proto, Addr: p.addr, Port: p.port, Name: a.byAddr[p.addr], Rule: p.rule}
+}
+
+// isOwn tells the gate's own packets: the worker's, those of root before any
+// service runs, and those of root to the addresses that only corral dials.
 func (a *audit) isOwn(p packet) bool {
 	switch {
-	case slices.Contains(a.own, p.addr) && p.source >= spec.ProbePortFirst && p.source <= spec.ProbePortLast:
-		return true
 	case !p.hasUID:
 		return false
 	case p.uid == spec.WorkerUID:
 		return true
 	}
 	return p.uid == 0 && (!a.serving || slices.Contains(a.own, p.addr))
+}
+
+// isProbe tells a checker's packets. While one is known to run they are those
+// from probe ports, and those without ports to the addresses that only corral
+// dials. A handover is not known of: those from probe ports to such an address
+// are its own at any time. An agent that does as much is counted with them, and
+// its packets have led nowhere.
+func (a *audit) isProbe(p packet, now time.Time) bool {
+	source := p.source >= spec.ProbePortFirst && p.source <= spec.ProbePortLast
+	own := slices.Contains(a.own, p.addr)
+	if now.Before(a.checking) {
+		return source || own && p.proto == "icmp"
+	}
+	return source && own
+}
+
+// check says that a checker runs, or no longer does.
+func (a *audit) check(runs bool, now time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.checking = time.Time{}
+	if runs {
+		a.checking = now.Add(maxChecking)
+	}
 }
 
 func (a *audit) append(p packet, o spec.Outcome) {
@@ -153,54 +248,53 @@ func (a *audit) reject(p packet) {
 	a.append(p, spec.OutcomeRejected)
 }
 
-func (a *audit) deny(p packet, now time.Time) {
-	k := deniedKey{p.proto, p.addr, p.port, p.rule}
-	i, known := a.denied[k]
-	if !known {
-		if len(a.account.Denied) == maxDenied {
-			a.account.DeniedMore++
-			return
-		}
-		i = len(a.account.Denied)
-		a.denied[k] = i
-		a.account.Denied = append(a.account.Denied, spec.Traffic{Proto: p.proto, Addr: p.addr, Port: p.port, Rule: p.rule, First: now})
-	}
-	a.account.Denied[i].Count++
-	a.account.Denied[i].Last = now
-}
-
 // lookup records a lookup of a name that is not pinned, other than those that
 // corral's own checks make.
 func (a *audit) lookup(name string, now time.Time) {
+	now = now.UTC().Truncate(time.Millisecond)
 	name = strings.TrimSuffix(name, ".")
 	if strings.HasSuffix(name, "."+spec.ProbeDomain) {
 		return
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.line(auditLine{Time: now, Verdict: "refused-name", Name: name, Count: 1})
-	i, known := a.refused[name]
+	a.line(auditLine{Time: now, Verdict: spec.VerdictRefusedName, Name: name, Count: 1})
+	i, known := a.refusedAt[name]
 	if !known {
-		if len(a.account.Refused) == maxRefused {
-			a.account.RefusedMore++
+		if len(a.refused) == maxRefused || a.refusedBytes+len(name) > maxNameBytes {
+			a.refusedMore++
 			return
 		}
-		i = len(a.account.Refused)
-		a.refused[name] = i
-		a.account.Refused = append(a.account.Refused, spec.Refused{Name: name, First: now})
+		i = len(a.refused)
+		a.refusedAt[name] = i
+		a.refusedBytes += len(name)
+		a.refused = append(a.refused, spec.Refused{Name: name, First: now})
 	}
-	a.account.Refused[i].Count++
-	a.account.Refused[i].Last = now
+	a.refused[i].Count++
+	a.refused[i].Last = now
+}
+
+// lookedUp records a lookup that was made for the service.
+func (a *audit) lookedUp(name string) {
+	name, now := strings.TrimSuffix(name, "."), time.Now().UTC().Truncate(time.Millisecond)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.line(auditLine{Time: now, Verdict: spec.VerdictLookedUp, Name: name, Count: 1})
+	before := len(a.passed.rows)
+	a.passed.add(spec.Traffic{Proto: spec.ProtoLookup, Name: name}, a.lookups < maxLookedUp && before < maxAllowed && a.lookupBytes+len(name) <= maxNameBytes, now)
+	if len(a.passed.rows) > before {
+		a.lookups++
+		a.lookupBytes += len(name)
+	}
 }
 
 // report is the account so far, most frequent first.
 func (a *audit) report() *account {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	r := a.account
-	r.Denied = slices.SortedStableFunc(slices.Values(r.Denied), func(x, y spec.Traffic) int { return cmp.Compare(y.Count, x.Count) })
-	r.Refused = slices.SortedStableFunc(slices.Values(r.Refused), func(x, y spec.Refused) int { return cmp.Compare(y.Count, x.Count) })
-	return &r
+	return &account{Allowed: a.passed.sorted(), AllowedMore: a.passed.more, Denied: a.denied.sorted(), DeniedMore: a.denied.more, Probed: a.probed,
+		Refused:     slices.SortedStableFunc(slices.Values(a.refused), func(x, y spec.Refused) int { return cmp.Compare(y.Count, x.Count) }),
+		RefusedMore: a.refusedMore}
 }
 
 // verdicts are those after a mark.
@@ -212,6 +306,7 @@ func (a *audit) verdicts(after uint64) *spec.Verdicts {
 }
 
 func (a *audit) line(l auditLine) {
+	l.Name = cutName(l.Name)
 	k := l.key()
 	old, known := a.lines[k]
 	if !known && len(a.lines) == maxLines {
@@ -224,6 +319,14 @@ func (a *audit) line(l auditLine) {
 	case a.news <- struct{}{}:
 	default:
 	}
+}
+
+// cutName is a name, or the beginning of one that is too long for a line.
+func cutName(s string) string {
+	if len(s) <= maxLineName {
+		return s
+	}
+	return strings.ToValidUTF8(s[:maxLineName], "") + "…"
 }
 
 // take returns the lines that may be printed now, oldest first. What is too
@@ -248,7 +351,7 @@ func (a *audit) take(now time.Time) []auditLine {
 		lines = lines[:n]
 	}
 	if a.hidden > 0 && a.allowed >= 1 {
-		lines = append(lines, auditLine{Time: now, Verdict: "not-shown", Count: a.hidden})
+		lines = append(lines, auditLine{Time: now, Verdict: spec.VerdictNotShown, Count: a.hidden})
 		a.hidden = 0
 	}
 	a.allowed -= float64(len(lines))

@@ -3,6 +3,7 @@ package gate
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -115,7 +116,7 @@ func TestOwnTrafficIsNoNews(t *testing.T) {
 	own.Serving = true
 	a.set(own)
 	a.packet(by(deny, 0), noon)
-	if r := a.report(); len(r.Denied) != 0 || len(a.lines) != 0 {
+	if r := a.report(); len(r.Denied) != 0 || r.Probed != 0 || len(a.lines) != 0 {
 		t.Errorf("own: %+v, %+v", r.Denied, a.lines)
 	}
 	a.packet(deny, noon)
@@ -128,5 +129,152 @@ func TestOwnTrafficIsNoNews(t *testing.T) {
 	lines := a.take(noon)
 	if len(lines) != 3 || lines[0].Name != "api.allowed.test" || lines[0].Verdict != "allowed" {
 		t.Errorf("%+v", lines)
+	}
+}
+
+// What a checker is refused is no news while it is known to run, and what an
+// agent sends from the same ports at any other time is: all that it can hide is
+// what a handover sends, which leads nowhere.
+func TestProbesAreNoNewsWhileACheckerRuns(t *testing.T) {
+	const first, last = spec.ProbePortFirst, spec.ProbePortLast
+	probeAddr, other := "44.10.9.9:443", "44.10.0.10:25"
+	icmp := func(to string) packet {
+		return packet{record: recordAudit, rule: ruleUnlisted, proto: "icmp", addr: addr(to)}
+	}
+	for what, tt := range map[string]struct {
+		p              packet
+		idle, inWindow bool // told as traffic
+	}{
+		"the first probe port":             {flow(recordAudit, ruleUnlisted, first, other), true, false},
+		"the last one":                     {flow(recordAudit, ruleUnlisted, last, other), true, false},
+		"the port before":                  {flow(recordAudit, ruleUnlisted, first-1, other), true, true},
+		"the port after":                   {flow(recordAudit, ruleUnlisted, last+1, other), true, true},
+		"IPv6":                             {flow(recordAudit, ruleIPv6, first, "[2001:db8::9]:443"), true, false},
+		"ICMP to where only corral dials":  {icmp("44.10.9.9"), true, false},
+		"ICMP elsewhere":                   {icmp("44.10.0.10"), true, true},
+		"a handover's":                     {flow(recordAudit, ruleUnlisted, first, probeAddr), false, false},
+		"an agent's to the same address":   {flow(recordAudit, ruleUnlisted, 40000, probeAddr), true, true},
+		"a service's on the way to a link": {flow(recordAudit, ruleUnlisted, 0, other), true, true},
+	} {
+		for _, when := range []struct {
+			what string
+			told bool
+			set  func(*audit)
+		}{
+			{"before any", tt.idle, func(*audit) {}},
+			{"while one runs", tt.inWindow, func(a *audit) { a.check(true, noon.Add(-maxChecking+time.Millisecond)) }},
+			{"while one should have ended", tt.idle, func(a *audit) { a.check(true, noon.Add(-maxChecking)) }},
+			{"after one", tt.idle, func(a *audit) { a.check(true, noon); a.check(false, noon) }},
+		} {
+			a := newAudit()
+			a.set(table{Own: []netip.Addr{addr("44.10.9.9")}, Serving: true})
+			when.set(a)
+			a.packet(tt.p, noon)
+			r, lines := a.report(), a.take(noon)
+			if told := len(r.Denied) == 1; told != when.told || len(lines) != len(r.Denied) || (r.Probed == 1) == told {
+				t.Errorf("%s, %s: %+v, %d lines", what, when.what, r, len(lines))
+			}
+		}
+	}
+}
+
+// What passed is counted with what it was called, and so is what was refused at
+// an address that has a name.
+func TestAccountHasNames(t *testing.T) {
+	a := newAudit()
+	pins := []spec.Pin{
+		{Domain: "api.allowed.test", Addrs: []netip.Addr{addr("44.10.0.10")}, Fading: []spec.Fading{{Addr: addr("44.10.0.11")}}},
+		{Domain: "other.allowed.test", Addrs: []netip.Addr{addr("44.10.0.10"), addr("44.10.0.11")}},
+	}
+	a.set(table{Serving: true, Pins: pins})
+	for i, p := range []packet{
+		flow(recordAllow, "allow", 0, "44.10.0.10:443"), flow(recordAllow, "allow", 0, "44.10.0.10:443"), flow(recordAllow, "allow", 0, "44.10.0.11:443"),
+		flow(recordAudit, ruleUnlisted, 0, "44.10.0.10:22"), flow(recordAudit, ruleUnlisted, 0, "44.10.9.9:22"),
+	} {
+		a.packet(p, noon.Add(time.Duration(i)*time.Second))
+	}
+	a.set(table{Serving: true}) // a name that is gone is remembered
+	a.packet(flow(recordAudit, ruleUnlisted, 0, "44.10.0.10:22"), noon.Add(9*time.Second))
+	r := a.report()
+	type row struct {
+		name  string
+		port  uint16
+		count uint64
+		took  time.Duration
+	}
+	for what, tt := range map[string]struct {
+		got  []spec.Traffic
+		want []row
+	}{
+		"allowed": {r.Allowed, []row{{"api.allowed.test", 443, 2, time.Second}, {"other.allowed.test", 443, 1, 0}}},
+		"denied":  {r.Denied, []row{{"api.allowed.test", 22, 2, 6 * time.Second}, {"", 22, 1, 0}}},
+	} {
+		if len(tt.got) != len(tt.want) {
+			t.Errorf("%s: %+v", what, tt.got)
+			continue
+		}
+		for i, w := range tt.want {
+			g := tt.got[i]
+			if (row{g.Name, g.Port, g.Count, g.Last.Sub(g.First)}) != w || (g.Rule == "") != (what == "allowed") {
+				t.Errorf("%s: %+v, want %+v", what, g, w)
+			}
+		}
+	}
+}
+
+// Names that were looked up for a service are told as what they are, and crowd
+// no connection out.
+func TestLookedUpNames(t *testing.T) {
+	a := newAudit()
+	for i := range maxLookedUp + 10 {
+		a.lookedUp(fmt.Sprintf("x%d.public.test.", i))
+	}
+	a.lookedUp("x0.public.test.")
+	a.packet(flow(recordAllow, "allow", 0, "44.10.0.10:443"), noon)
+	r := a.report()
+	if len(r.Allowed) != maxLookedUp+1 || r.AllowedMore != 10 || len(r.Refused) != 0 {
+		t.Fatalf("%d allowed and %d more, %d refused", len(r.Allowed), r.AllowedMore, len(r.Refused))
+	}
+	if first := r.Allowed[0]; first.Name != "x0.public.test" || first.Proto != spec.ProtoLookup || first.Count != 2 || first.Addr.IsValid() {
+		t.Errorf("%+v", first)
+	}
+	for _, l := range a.take(noon) {
+		if l.Verdict != spec.VerdictLookedUp && l.Verdict != spec.VerdictNotShown && l.Verdict != spec.VerdictAllowed {
+			t.Errorf("%+v", l)
+		}
+	}
+}
+
+// Names are bounded by what they take, and by what of one a line shows.
+func TestLongNamesAreBounded(t *testing.T) {
+	long := func(i int) string { return fmt.Sprintf("%d.%s.evil.test", i, strings.Repeat("x", 230)) }
+	a := newAudit()
+	const n = 2 * maxNameBytes / 240
+	for i := range n {
+		a.lookup(long(i)+".", noon)
+		a.lookedUp(long(i) + ".")
+	}
+	r := a.report()
+	for what, names := range map[string]int{"refused": len(r.Refused), "looked up": len(r.Allowed)} {
+		if size := names * len(long(0)); names == 0 || size > maxNameBytes {
+			t.Errorf("%s: %d names, %d bytes", what, names, size)
+		}
+	}
+	if r.Refused[0].Name != long(0) || r.RefusedMore != uint64(n-len(r.Refused)) || r.AllowedMore != uint64(n-len(r.Allowed)) {
+		t.Errorf("%q, %d of %d more", r.Refused[0].Name, r.RefusedMore, n)
+	}
+	for in, want := range map[string]string{
+		strings.Repeat("x", maxLineName):         strings.Repeat("x", maxLineName),
+		strings.Repeat("x", maxLineName+1):       strings.Repeat("x", maxLineName) + "…",
+		strings.Repeat("x", maxLineName-1) + "ü": strings.Repeat("x", maxLineName-1) + "…",
+	} {
+		if got := cutName(in); got != want {
+			t.Errorf("%q", got)
+		}
+	}
+	for _, l := range a.take(noon) {
+		if len(l.Name) > maxLineName+len("…") {
+			t.Errorf("%d bytes in a line", len(l.Name))
+		}
 	}
 }

@@ -83,7 +83,9 @@ func converse(ctx context.Context, conn net.Conn, answer func(context.Context, q
 	if err != nil {
 		a = refusal{Error: err.Error()}
 	}
-	conn.Write(spec.Encode(a))
+	enc := json.NewEncoder(conn) // no indentation: an account is long, and would be in memory twice
+	enc.SetEscapeHTML(false)
+	enc.Encode(a)
 }
 
 // refusal is the answer to a question that could not be answered.

@@ -96,7 +96,11 @@ func status(ctx context.Context, stdout io.Writer, asJSON bool) error {
 		return err
 	}
 	if asJSON {
-		_, err := stdout.Write(answer)
+		var b bytes.Buffer
+		if err := json.Indent(&b, answer, "", "  "); err != nil {
+			return err
+		}
+		_, err := b.WriteTo(stdout)
 		return err
 	}
 	var s spec.GateStatus

@@ -542,7 +542,7 @@ func (p *pair) agent(ctx context.Context, args ...string) (string, error) {
 }
 
 // act is the agent's side: connect ADDR, send ADDR, upload ADDR, lookup SERVER
-// NAME NETWORK, loop SERVER or flood ADDR. It prints what came of it and how long it took.
+// NAME NETWORK, loop SERVER, flood ADDR or storm N. It prints what came of it and how long it took.
 func act(args []string) int {
 	if err := syscall.Setresgid(agentUID, agentUID, agentUID); err != nil {
 		fmt.Println(err)
@@ -584,6 +584,8 @@ func act(args []string) int {
 		return loop(args[1])
 	case "flood":
 		return flood(args[1])
+	case "storm":
+		return storm(args[1])
 	}
 	fmt.Printf("%v after %v\n", err, time.Since(began))
 	if err != nil {

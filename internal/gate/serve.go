@@ -109,11 +109,29 @@ func (g *gate) verdicts(ctx context.Context, after uint64) (spec.Verdicts, error
 	return *r.Verdicts, nil
 }
 
+// proof is verdicts for a checker: it asks for a mark before it begins and for
+// what came after that when it is done.
+func (g *gate) proof(ctx context.Context, after uint64) (spec.Verdicts, error) {
+	begins := after == 0
+	tell := func() error {
+		_, err := g.worker.ask(ctx, request{Checking: &begins})
+		return err
+	}
+	if begins {
+		if err := tell(); err != nil {
+			return spec.Verdicts{}, fmt.Errorf("verdicts: %w", err)
+		}
+		return g.verdicts(ctx, 0)
+	}
+	v, err := g.verdicts(ctx, after)
+	return v, errors.Join(err, tell())
+}
+
 // answer is the control socket's.
 func (g *gate) answer(ctx context.Context, q question) (any, error) {
 	switch {
 	case q.Verdicts != nil:
-		return g.verdicts(ctx, *q.Verdicts)
+		return g.proof(ctx, *q.Verdicts)
 	case q.Status:
 		return g.status(ctx)
 	}
@@ -142,7 +160,7 @@ func (g *gate) status(ctx context.Context) (spec.GateStatus, error) {
 	if err != nil {
 		return s, fmt.Errorf("what was refused: %w", err)
 	}
-	if a := r.Account; a != nil && len(a.Allowed) <= maxDenied && len(a.Denied) <= maxDenied && len(a.Refused) <= maxRefused {
+	if a := r.Account; a != nil && len(a.Allowed) <= maxAllowed && len(a.Denied) <= maxDenied && len(a.Refused) <= maxRefused {
 		s.Allowed, s.AllowedMore, s.Probed = a.Allowed, a.AllowedMore, a.Probed
 		s.Denied, s.DeniedMore, s.RefusedNames, s.RefusedMore = a.Denied, a.DeniedMore, a.Refused, a.RefusedMore
 	}

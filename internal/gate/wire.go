@@ -173,17 +173,35 @@ func (l *link) write(q request) error {
 	return json.NewEncoder(l.conn).Encode(q)
 }
 
+// keptLine is how much of a buffer outlives a line: nearly all are shorter.
+const keptLine = 64 << 10
+
 // readLines calls do with each line until the end, a line that is too long, or
 // an error of do. A clean end is nil.
 func readLines(r io.Reader, do func([]byte) error) error {
-	lines := bufio.NewScanner(r)
-	lines.Buffer(make([]byte, 0, 4096), maxLine)
-	for lines.Scan() {
-		if err := do(lines.Bytes()); err != nil {
+	in := bufio.NewReader(r)
+	var line []byte
+	for {
+		part, err := in.ReadSlice('\n')
+		if len(line)+len(part) > maxLine {
+			return bufio.ErrTooLong
+		}
+		line = append(line, part...)
+		switch {
+		case errors.Is(err, bufio.ErrBufferFull):
+			continue
+		case errors.Is(err, io.EOF) && len(line) == 0:
+			return nil
+		case err != nil && !errors.Is(err, io.EOF):
 			return err
 		}
+		if err := do(line); err != nil {
+			return err
+		}
+		if line = line[:0]; cap(line) > keptLine {
+			line = nil
+		}
 	}
-	return lines.Err()
 }
 
 // plain is text of the worker's in a form that is safe to print: one line,

@@ -176,6 +176,12 @@ func (w *worker) serve(ctx context.Context, q request) reply {
 			r.Err = err.Error()
 		}
 		r.Verdicts = w.audit.verdicts(*q.Verdicts)
+	case q.Checking != nil:
+		// What came before the checker counts as it did then.
+		if err := w.readRecords(); err != nil {
+			r.Err = err.Error()
+		}
+		w.audit.check(*q.Checking, time.Now())
 	case q.Account:
 		if err := w.readRecords(); err != nil {
 			r.Err = err.Error()

@@ -350,11 +350,24 @@ type Unpinned struct {
 	Origin string `json:"origin"`
 }
 
+// What a gate's log says became of something, a line of JSON each.
+const (
+	VerdictAllowed     = "allowed"      // a new connection
+	VerdictDenied      = "denied"       // a packet that a rule refused
+	VerdictRefusedName = "refused-name" // a lookup of a name that is not listed
+	VerdictLookedUp    = "looked-up"    // a lookup that was made for the service
+	VerdictNotShown    = "not-shown"    // more of them than a line each is printed for
+)
+
+// ProtoLookup is the Proto of a lookup.
+const ProtoLookup = "lookup"
+
 // Traffic counts packets to one destination that one rule refused, or
-// connections to it.
+// connections to it, or lookups of a name made for the service: those have no
+// Addr.
 type Traffic struct {
 	Proto string     `json:"proto"`
-	Addr  netip.Addr `json:"addr"`
+	Addr  netip.Addr `json:"addr,omitzero"`
 	Port  uint16     `json:"port,omitempty"`
 	// Name is one that the address is pinned for, if it is.
 	Name  string    `json:"name,omitempty"`
