@@ -14,7 +14,7 @@ ifeq ($(shell id -u),0)
 export CORRAL_REQUIRE ?= netns,engine,harness
 endif
 
-.PHONY: help setup build check test fuzz bench demo ci long
+.PHONY: help setup build image check test fuzz bench demo ci long
 
 help:
 	@awk '/^#: / { text = substr($$0, 4) } /^[a-z]+:/ && text { sub(":.*", "", $$1); printf "%-8s %s\n", $$1, text; text = "" }' $(MAKEFILE_LIST)
@@ -27,6 +27,10 @@ setup:
 build:
 	go build -trimpath -ldflags '-s -w -X $(module)/internal/spec.release=$(version)' -o bin/ ./cmd/corral $(guests:%=./cmd/%)
 	go build -trimpath -ldflags '-s -w' -o bin/corral-prisoner ./test/hostile/prisoner
+
+#: the gate's image for other people's stacks, corral-gate:latest and :VERSION; trusts CORRAL_CA_BUNDLE while it is built
+image: build
+	deploy/images/gate/build $(version)
 
 #: format, vet, staticcheck, tidy, and the tests that need neither root nor an engine
 check:

@@ -63,7 +63,7 @@ func (e *Engine) CreateService(ctx context.Context, g *Gate, s plan.Service, sec
 			Cmd:          s.Command,
 			Env:          append(environment(s.Environment, secrets), spec.HandoverEnv+"="+string(handover), signalTheGroup),
 			WorkingDir:   s.WorkDir,
-			Labels:       labels(g, s.Name, RoleService, map[string]string{labelInstance: status.Instance, labelShields: mountsLabel(s.Shields), labelFurniture: mountsLabel(s.Furniture)}),
+			Labels:       labels(g, s.Name, RoleService, map[string]string{labelInstance: status.Instance, labelShields: render.MountsLabel(s.Shields), labelFurniture: render.MountsLabel(s.Furniture)}),
 			Tty:          term.TTY,
 			OpenStdin:    term.Stdin,
 			StdinOnce:    term.Stdin,

@@ -19,28 +19,29 @@ import (
 	"github.com/docker/docker/client"
 
 	"github.com/corral-sandbox/corral/internal/command"
+	"github.com/corral-sandbox/corral/internal/render"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
 
 // Labels on everything that corral makes.
 const (
-	labelSandbox   = "dev.corral.sandbox"
-	labelService   = "dev.corral.service"
-	labelRole      = "dev.corral.role"
-	labelAddress   = "dev.corral.address"
-	labelInstance  = "dev.corral.gate-instance"
-	labelPolicy    = "dev.corral.policy-path"
-	labelDigest    = "dev.corral.config-digest"
-	labelInode     = "dev.corral.policy-inode"
-	labelFurniture = "dev.corral.furniture"
-	labelShields   = "dev.corral.shields"
-	labelOwner     = "dev.corral.owner"   // the process that looks after it
-	labelPurpose   = "dev.corral.purpose" // what it was brought up for
+	labelSandbox   = render.LabelSandbox
+	labelService   = render.LabelService
+	labelRole      = render.LabelRole
+	labelAddress   = render.LabelAddress
+	labelInstance  = render.LabelInstance
+	labelPolicy    = render.LabelPolicy
+	labelDigest    = render.LabelDigest
+	labelInode     = render.LabelInode
+	labelFurniture = render.LabelFurniture
+	labelShields   = render.LabelShields
+	labelPurpose   = render.LabelPurpose
+	labelOwner     = "dev.corral.owner" // the process that looks after it
 )
 
 // Purposes of a sandbox.
 const (
-	PurposeRun    = "run"
+	PurposeRun    = render.PurposeRun
 	PurposeVerify = "verify" // thrown away as soon as it is proven
 	PurposeDemo   = "demo"
 	PurposeCheck  = "check" // of this machine, by corral install
@@ -48,8 +49,8 @@ const (
 
 // Roles of containers.
 const (
-	RoleGate    = "gate"
-	RoleService = "service"
+	RoleGate    = render.RoleGate
+	RoleService = render.RoleService
 	RoleTool    = "tool" // short-lived, ours: lock, guest filler, demo's witness
 )
 

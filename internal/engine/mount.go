@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"strings"
@@ -74,17 +73,7 @@ func binds(g *Gate, s plan.Service, recursive bool) []mount.Mount {
 	return out
 }
 
-// mountsLabel writes mounts down that depend on how the host looked at the
-// start, so that they can be proven later: it may look otherwise by then.
-func mountsLabel(mounts []plan.Mount) string {
-	b, err := json.Marshal(mounts)
-	if err != nil {
-		panic(err) // strings and numbers
-	}
-	return string(b)
-}
-
-// parseMounts reads what mountsLabel wrote.
+// parseMounts reads what render.MountsLabel wrote.
 func parseMounts(label string) ([]plan.Mount, error) {
 	var out []plan.Mount
 	if err := spec.Decode(strings.NewReader(label), &out); err != nil {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/corral-sandbox/corral/internal/plan"
+	"github.com/corral-sandbox/corral/internal/render"
 )
 
 // The agent's container, as asked of the engine.
@@ -87,11 +88,11 @@ func TestUnmoved(t *testing.T) {
 
 func TestShieldsAreReadBack(t *testing.T) {
 	want := []plan.Mount{{Path: "/p/.git", Dev: 1, Ino: 2}, {Path: "/p/.git/a \"b\\n", ReadOnly: true, Dev: 1, Ino: 1<<64 - 1}}
-	got, err := parseMounts(mountsLabel(want))
+	got, err := parseMounts(render.MountsLabel(want))
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v %v", got, err)
 	}
-	if got, err := parseMounts(mountsLabel(nil)); err != nil || got != nil {
+	if got, err := parseMounts(render.MountsLabel(nil)); err != nil || got != nil {
 		t.Errorf("%+v %v", got, err)
 	}
 	if got, err := parseMounts(`[{"Path": "/p", "Evil": 1}]`); err == nil {

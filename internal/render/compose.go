@@ -62,6 +62,39 @@ var (
 	Entrypoint = []string{spec.GuestDir + "/bin/corral-verify", "handover", "--"}
 )
 
+// Labels by which corral knows a sandbox's containers, whoever made them.
+const (
+	LabelSandbox   = "dev.corral.sandbox"
+	LabelService   = "dev.corral.service"
+	LabelRole      = "dev.corral.role"
+	LabelAddress   = "dev.corral.address"
+	LabelInstance  = "dev.corral.gate-instance"
+	LabelPolicy    = "dev.corral.policy-path"
+	LabelDigest    = "dev.corral.config-digest"
+	LabelInode     = "dev.corral.policy-inode"
+	LabelFurniture = "dev.corral.furniture"
+	LabelShields   = "dev.corral.shields"
+	LabelPurpose   = "dev.corral.purpose" // what it was brought up for
+)
+
+// Roles of a sandbox's containers, and the purpose of one that is there for its
+// agent.
+const (
+	RoleGate    = "gate"
+	RoleService = "service"
+	PurposeRun  = "run"
+)
+
+// MountsLabel writes mounts down that depend on how the host looked at the
+// start, so that they can be proven later: it may look otherwise by then.
+func MountsLabel(mounts []plan.Mount) string {
+	b, err := json.Marshal(mounts)
+	if err != nil {
+		panic(err) // strings and numbers
+	}
+	return string(b)
+}
+
 // Container is the name of a service's container.
 func Container(sandbox, service string) string { return "corral-" + sandbox + "-" + service }
 
@@ -92,19 +125,32 @@ func JoinVariables(gate string) (instance, netns string) {
 	return name + "INSTANCE", name + "NETNS"
 }
 
-const composeHead = `# The containers of this sandbox as corral brings them up, for Docker Compose.
-# Made from the policy, which is the place for changes. To be read, and to start
-# from: what corral itself brings up is what its tests prove, not this file yet.
-# It wants CORRAL_GATE_IMAGE and CORRAL_GUEST_VOLUME, which corral install makes.
-# The gate proves its rules first; each service wants to know which run of the
-# gate it joins:
+const composeHead = `# The containers of this sandbox as corral brings them up, for Docker Compose 2.24
+# or newer. Made from the policy, which is the place for changes. A test brings
+# such a file up and finds what corral verify says of corral's own.
+#
+# CORRAL_GATE_IMAGE and CORRAL_GUEST_VOLUME are what corral has made here: after
+# corral run or corral verify,
+#
+#   docker image ls corral-gate
+#   docker volume ls --filter name=corral-guest-
+#
+# show them. The gate proves its rules first; each service wants to know which run
+# of the gate it joins, as status says it:
 #
 #   docker compose up --detach --wait main-gate
 #   docker compose exec main-gate /opt/corral/bin/corral-gate status --json
-#   CORRAL_MAIN_GATE_INSTANCE=... CORRAL_MAIN_GATE_NETNS=... docker compose up main
+#   CORRAL_MAIN_GATE_INSTANCE=... CORRAL_MAIN_GATE_NETNS=... docker compose up --detach main
+#   corral verify
+#
+# corral status, verify and down know the sandbox by its labels. A gate that is
+# restarted has a new network: take the service down first, and bring both up anew.
 #
 # Host services and name servers on this machine's loopback are carried by relays
-# that corral makes; there are none here.
+# that corral makes; there are none here. What corral looks at before it starts a
+# sandbox nobody looks at here: that no mount was replaced meanwhile, that nothing is
+# mounted in a read-only mount (an engine before Docker 25 leaves that writable), and
+# what the agent changed that this machine would execute.
 #
 # Secrets are variables of whoever runs that. No value belongs in this file.
 `
@@ -167,6 +213,7 @@ func gateKey(gate string) string { return gate + "-gate" }
 func composeGate(p *plan.Plan, g plan.Gate) container {
 	c := container{
 		ContainerName: data(GateContainer(p.ID, g.Name)),
+		Labels:        labels(p, g.Name, RoleGate),
 		// Made here, never fetched: the name is nobody's in a registry.
 		Image:       text("${" + GateImageVariable + ":?the gate image}"),
 		PullPolicy:  "never",
@@ -191,6 +238,7 @@ func composeGate(p *plan.Plan, g plan.Gate) container {
 		},
 	}
 	if g.Spec.Address.IsValid() {
+		c.Labels[LabelAddress] = data(g.Spec.Address.String())
 		c.Networks[networkKey] = endpoint{IPv4Address: g.Spec.Address.String()}
 	}
 	return c
@@ -214,8 +262,13 @@ func composeService(p *plan.Plan, s plan.Service) (container, error) {
 		}
 		environment[name] = value
 	}
+	instance, _ := JoinVariables(s.Gate)
+	known := labels(p, s.Name, RoleService)
+	known[LabelInstance] = text("${" + instance + ":-}")
+	known[LabelShields], known[LabelFurniture] = data(MountsLabel(s.Shields)), data(MountsLabel(s.Furniture))
 	c := container{
 		ContainerName: data(Container(p.ID, s.Name)),
+		Labels:        known,
 		Build:         &build{Context: data("./" + Image(s.Name))},
 		PullPolicy:    "build",
 		NetworkMode:   data("service:" + gateKey(s.Gate)),
@@ -266,6 +319,20 @@ func composeHandover(s plan.Service) (text, error) {
 	// No string of the document can hold the gap: in one, each " has a \ before it.
 	return text(strings.Replace(verbatim(string(b)), `"gate":`+string(gap),
 		`"gate":{"instance":"${`+instance+`:-}","netns":${`+netns+`:-0}}`, 1)), nil
+}
+
+// labels are what corral's own containers of the plan have, but for the process
+// that looks after them: here there is none.
+func labels(p *plan.Plan, service, role string) map[string]any {
+	return map[string]any{
+		LabelSandbox: data(p.ID),
+		LabelService: data(service),
+		LabelRole:    role,
+		LabelPolicy:  data(p.PolicyFile),
+		LabelDigest:  data(p.Digest),
+		LabelInode:   data(p.PolicyInode),
+		LabelPurpose: PurposeRun,
+	}
 }
 
 func guests(target string) volume {
@@ -322,6 +389,7 @@ type (
 	}
 	container struct {
 		ContainerName data                  `yaml:"container_name"`
+		Labels        map[string]any        `yaml:"labels"`
 		Image         text                  `yaml:"image,omitempty"`
 		Build         *build                `yaml:"build,omitempty"`
 		PullPolicy    string                `yaml:"pull_policy"`

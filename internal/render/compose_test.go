@@ -37,6 +37,7 @@ func full() *plan.Plan {
 	}
 	return &plan.Plan{
 		ID: "demo-0a1b2c3d", Name: "demo", Profile: "shell",
+		PolicyFile: "/home/dev/a b/corral.yaml", Digest: "sha256:0f", PolicyInode: "1:5",
 		Network: plan.Network{Name: plan.NetworkName},
 		Gates:   []plan.Gate{{Name: "main", Spec: gate}},
 		Services: []plan.Service{{
@@ -50,6 +51,7 @@ func full() *plan.Plan {
 				{Path: "/home/dev/a b/.git/hooks", ReadOnly: true, Dev: 1, Ino: 3},
 				{Path: "/home/dev/notes: old, #1", ReadOnly: true, Dev: 1, Ino: 4},
 			},
+			Shields: []plan.Mount{{Path: "/home/dev/a b/.git/hooks", ReadOnly: true, Dev: 1, Ino: 3}},
 			Memory: 8 << 30, NanoCPUs: 2_350_000_000, Pids: 2048,
 			Base: "debian:bookworm-slim", Dockerfile: []byte("FROM debian:bookworm-slim\n"),
 			Handover: []spec.Check{
@@ -133,6 +135,15 @@ func at(t *testing.T, v any, keys ...any) any {
 	return v
 }
 
+// known are the labels of a container of full, by which corral knows it.
+func known(role string, more map[string]any) map[string]any {
+	all := map[string]any{"dev.corral.sandbox": "demo-0a1b2c3d", "dev.corral.service": "main", "dev.corral.role": role,
+		"dev.corral.policy-path": "/home/dev/a b/corral.yaml", "dev.corral.config-digest": "sha256:0f", "dev.corral.policy-inode": "1:5",
+		"dev.corral.purpose": "run"}
+	maps.Copy(all, more)
+	return all
+}
+
 func compose(t *testing.T, p *plan.Plan) []byte {
 	t.Helper()
 	b, err := Compose(p)
@@ -191,6 +202,7 @@ func TestComposeFence(t *testing.T) {
 	for name, want := range map[string]map[string]any{
 		"main-gate": {
 			"container_name": "corral-demo-0a1b2c3d-main-gate",
+			"labels":         known("gate", map[string]any{LabelAddress: "172.30.0.2"}),
 			"image":          "corral-gate:0123456789abcdef",
 			"pull_policy":    "never",
 			"hostname":       "demo",
@@ -211,6 +223,7 @@ func TestComposeFence(t *testing.T) {
 		},
 		"main": {
 			"container_name": "corral-demo-0a1b2c3d-main",
+			"labels":         known("service", map[string]any{LabelInstance: "", LabelShields: MountsLabel(full().Services[0].Shields), LabelFurniture: "null"}),
 			"build":          map[string]any{"context": "./main/image"},
 			"pull_policy":    "build",
 			"network_mode":   "service:main-gate",
@@ -286,7 +299,8 @@ func TestComposeTakesStringsAsTheyAre(t *testing.T) {
 		s.Mounts = []plan.Mount{{Path: "/home/" + evil, Dev: 1, Ino: 2}, {Path: "/home/" + evil + "/" + evil, ReadOnly: true}}
 		s.Handover[2].Mount = []spec.Mount{{Target: "/home/" + evil}}
 		p.Gates[0].Spec.Names[0].Origin = evil
-		p.Name = evil
+		p.Name, p.PolicyFile = evil, "/home/"+evil
+		s.Shields = s.Mounts[:1]
 
 		f := stack(t, compose(t, p), machine)
 		main := at(t, f, "services", "main")
@@ -297,6 +311,8 @@ func TestComposeTakesStringsAsTheyAre(t *testing.T) {
 			"home":        {at(t, main, "environment", "HOME"), "/" + evil},
 			"nothing":     {at(t, main, "environment", "EMPTY"), ""},
 			"hostname":    {at(t, f, "services", "main-gate", "hostname"), evil},
+			"policy":      {at(t, main, "labels", LabelPolicy), p.PolicyFile},
+			"shields":     {at(t, main, "labels", LabelShields), MountsLabel(s.Shields)},
 		} {
 			if diff := cmp.Diff(pair[1], pair[0]); diff != "" {
 				t.Errorf("%q: %s: %s", evil, what, diff)
@@ -384,7 +400,11 @@ func TestComposeJoins(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := at(t, stack(t, b, environment), "services", "main", "environment", spec.HandoverEnv)
+		main := at(t, stack(t, b, environment), "services", "main")
+		if got := at(t, main, "labels", LabelInstance); got != joined.Instance {
+			t.Errorf("%v: the label names %v", joined, got)
+		}
+		got := at(t, main, "environment", spec.HandoverEnv)
 		if diff := cmp.Diff(string(want), got); diff != "" {
 			t.Errorf("%v: %s", joined, diff)
 		}
