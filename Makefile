@@ -30,7 +30,7 @@ build:
 
 #: the gate's image for other people's stacks, corral-gate:latest and :VERSION; trusts CORRAL_CA_BUNDLE while it is built
 image: build
-	deploy/images/gate/build $(version)
+	deploy/images/gate/build bin latest '$(version)'
 
 #: format, vet, staticcheck, tidy, and the tests that need neither root nor an engine
 check:
