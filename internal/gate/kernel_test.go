@@ -444,7 +444,7 @@ func TestLegacyBackend(t *testing.T) {
 			}
 		}
 	}
-	s := p.start(document(allowed("api.allowed.test")), "PATH="+dir+":"+os.Getenv("PATH")).ready()
+	s := p.start(document(allowed("api.allowed.test")), "WRAP=env PATH="+dir).ready()
 	if st := s.status(); st.Backend != "legacy" || st.Applied != st.ReadBack {
 		t.Errorf("status %+v", st)
 	}

@@ -71,7 +71,11 @@ func (g *gate) start(ctx context.Context) error {
 // earlier gate in the same namespace may have left open goes too.
 func (g *gate) close(ctx context.Context) error {
 	kernel, err := netfilter.Open(ctx)
-	if err != nil {
+	var unusable *netfilter.Unusable
+	switch {
+	case errors.As(err, &unusable):
+		return exit.Failedf(unusable.Hint(), "%s: %w", unusable.State(), err)
+	case err != nil:
 		return fmt.Errorf("no rules can be set, nothing is closed: %w", err)
 	}
 	g.kernel = kernel

@@ -52,15 +52,42 @@ func (t *trial) run(ctx context.Context, out io.Writer) error {
 		t.say(spec.TrialRead, said, err)
 	}
 	k, err := netfilter.Open(ctx)
-	if err != nil {
+	var unusable *netfilter.Unusable
+	switch {
+	case err == nil:
+		t.say(spec.TrialBackend, k.Backend(), nil)
+	case errors.As(err, &unusable) && len(unusable.Lacks) > 0 && len(unusable.Rights) == 0:
+		t.say(spec.TrialBackend, unusable.Backend, nil)
+	default:
 		t.say(spec.TrialBackend, "", err)
 		return t.verdict()
 	}
-	t.say(spec.TrialBackend, k.Backend(), nil)
-	for _, f := range features {
-		t.say(f.name, "", f.try(ctx, k))
+	for _, f := range spec.TrialFeatures[1:] {
+		t.say(f.Name, "", tryFeature(ctx, f.Name, k, unusable))
 	}
 	return t.verdict()
+}
+
+// tryFeature goes by what opening the kernel found out; the socket of the
+// records and a gate's own rules are tried here.
+func tryFeature(ctx context.Context, name string, k *netfilter.Kernel, lacks *netfilter.Unusable) error {
+	switch {
+	case name == spec.TrialNFLOGSocket:
+		f, err := openRecords()
+		if err != nil {
+			return err
+		}
+		return f.Close()
+	case name == spec.TrialRules && k != nil:
+		return tryRules(ctx, k)
+	case lacks != nil:
+		for _, l := range lacks.Lacks {
+			if l.Feature == name || name == spec.TrialRules {
+				return l.Err
+			}
+		}
+	}
+	return nil
 }
 
 func (t *trial) say(feature, detail string, err error) {
@@ -127,48 +154,6 @@ func readLine(file string) (string, error) {
 	return strings.TrimSpace(string(b)), err
 }
 
-// feature is one thing that a gate needs of the kernel.
-type feature struct {
-	name string
-	try  func(context.Context, *netfilter.Kernel) error
-}
-
-// features are all of them. Each that is a match or a target is tried by
-// itself, so that the one that is missing has a name; "rules" are those of a
-// gate, read back.
-var features = []feature{
-	{spec.TrialPolicies, func(ctx context.Context, k *netfilter.Kernel) error { return k.Close(ctx) }},
-	{spec.TrialSetHashIP, func(ctx context.Context, k *netfilter.Kernel) error { return k.ApplySets(ctx, trialSets[1]) }},
-	{spec.TrialSetHashIPPort, func(ctx context.Context, k *netfilter.Kernel) error { return k.ApplySets(ctx, trialSets[0]) }},
-	match(spec.TrialSetMatch, "-p tcp -m tcp -m set --match-set "+setPins+" dst,dst"),
-	match(spec.TrialOwner, fmt.Sprintf("-m owner --uid-owner %d", spec.WorkerUID)),
-	match(spec.TrialConntrack, "-m conntrack --ctstate ESTABLISHED"),
-	match(spec.TrialAddrtype, "-o lo -m addrtype --dst-type LOCAL"),
-	match(spec.TrialLimit, limitAudit),
-	target(spec.TrialNFLOG, "", nflog(recordAudit, "trial")),
-	{spec.TrialNFLOGSocket, func(context.Context, *netfilter.Kernel) error {
-		f, err := openRecords()
-		if err != nil {
-			return err
-		}
-		return f.Close()
-	}},
-	target(spec.TrialReject, "", "REJECT --reject-with icmp-admin-prohibited"),
-	target(spec.TrialReset, "-p tcp", "REJECT --reject-with tcp-reset"),
-	{spec.TrialRules, tryRules},
-}
-
-func match(name, words string) feature { return target(name, words, "DROP") }
-
-// target tries one rule in a chain of its own.
-func target(name, words, goal string) feature {
-	return feature{name, func(ctx context.Context, k *netfilter.Kernel) error {
-		return k.Apply(ctx, netfilter.Ruleset{Family: netfilter.IPv4, Chains: []netfilter.Chain{{
-			Name: "trial", Rules: []netfilter.Rule{{ID: name, Match: words, Target: goal, Reason: "whether the kernel has it"}},
-		}}})
-	}}
-}
-
 // What the trial's document and pins grant: addresses for documentation.
 var (
 	trialSpec = spec.Gate{
@@ -203,7 +188,7 @@ func tryRules(ctx context.Context, k *netfilter.Kernel) error {
 			if err != nil {
 				return err
 			}
-			if diff := netfilter.Diff(want, without(got, "trial")); len(diff) > 0 {
+			if diff := netfilter.Diff(want, got); len(diff) > 0 {
 				return errors.New(strings.Join(diff, "; "))
 			}
 		}
@@ -220,16 +205,4 @@ func tryRules(ctx context.Context, k *netfilter.Kernel) error {
 		return errors.New("the sets do not hold what they were filled with")
 	}
 	return nil
-}
-
-// without is a ruleset less one chain.
-func without(r netfilter.Ruleset, chain string) netfilter.Ruleset {
-	var left []netfilter.Chain
-	for _, c := range r.Chains {
-		if c.Name != chain {
-			left = append(left, c)
-		}
-	}
-	r.Chains = left
-	return r
 }

@@ -25,6 +25,21 @@ type Counter struct {
 // parse also takes the counters that -v adds, in the order of the rules.
 func parse(f Family, dashS string) (Ruleset, []Counter, error) {
 	r := Ruleset{Family: f}
+	counters, err := r.read(dashS)
+	if err != nil {
+		return Ruleset{}, nil, err
+	}
+	for _, name := range builtin {
+		if !slices.ContainsFunc(r.Chains, func(c Chain) bool { return c.Name == name && c.Policy != "" }) {
+			return Ruleset{}, nil, fmt.Errorf("%s: no policy for chain %s", f, name)
+		}
+	}
+	return r.withBuiltins(), counters, nil
+}
+
+// read adds the chains and rules of any table to r.
+func (r *Ruleset) read(dashS string) ([]Counter, error) {
+	f := r.Family
 	var counters []Counter
 	for line := range strings.Lines(dashS) {
 		line = strings.TrimSpace(line)
@@ -33,7 +48,7 @@ func parse(f Family, dashS string) (Ruleset, []Counter, error) {
 		}
 		words, err := split(line)
 		if err != nil {
-			return Ruleset{}, nil, fmt.Errorf("%s: %w: %s", f, err, line)
+			return nil, fmt.Errorf("%s: %w: %s", f, err, line)
 		}
 		i := -1
 		if len(words) > 1 {
@@ -47,21 +62,16 @@ func parse(f Family, dashS string) (Ruleset, []Counter, error) {
 		case words[0] == "-A" && i >= 0:
 			rule, n, err := parseRule(words[2:])
 			if err != nil {
-				return Ruleset{}, nil, fmt.Errorf("%s: %w: %s", f, err, line)
+				return nil, fmt.Errorf("%s: %w: %s", f, err, line)
 			}
 			r.Chains[i].Rules = append(r.Chains[i].Rules, rule)
 			n.Family, n.Chain, n.ID = f, words[1], rule.ID
 			counters = append(counters, n)
 		default:
-			return Ruleset{}, nil, fmt.Errorf("%s: not understood: %s", f, line)
+			return nil, fmt.Errorf("%s: not understood: %s", f, line)
 		}
 	}
-	for _, name := range builtin {
-		if !slices.ContainsFunc(r.Chains, func(c Chain) bool { return c.Name == name && c.Policy != "" }) {
-			return Ruleset{}, nil, fmt.Errorf("%s: no policy for chain %s", f, name)
-		}
-	}
-	return r.withBuiltins(), counters, nil
+	return counters, nil
 }
 
 // parseRule takes the first comment and the counters out of the match. Whatever

@@ -2,7 +2,8 @@
 // out come the text for iptables-restore, the kernel's own rules read back,
 // and the differences between the two. It is the only place that runs
 // iptables. It writes the filter table and named IPv4 sets; it never writes
-// nat, never appends to rules it did not make, and never deletes a chain.
+// nat, never appends to rules it did not make, and deletes no chain but the one
+// that Open tries rules in.
 package netfilter
 
 import (

@@ -146,6 +146,15 @@ func create(h *netlink.Handle, name, kind string, options netlink.IpsetCreateOpt
 	return nil
 }
 
+func (k *Kernel) removeSet(name string) error {
+	h, err := netlink.NewHandle(unix.NETLINK_NETFILTER)
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	return destroy(h, name)
+}
+
 func destroy(h *netlink.Handle, name string) error {
 	if err := h.IpsetDestroy(name); err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("destroy %s: %w", name, err)

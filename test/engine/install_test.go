@@ -266,12 +266,12 @@ func TestInstallConditions(t *testing.T) {
 	says := func(last string, failed map[string]string) func(map[string]any) {
 		script := `printf '{"version":1,"check":"read","result":"ok","detail":"%s"}\n' "$(cat "$4")"` + "\n"
 		for _, f := range spec.TrialFeatures {
-			result, why := "ok", failed[f]
+			result, why := "ok", failed[f.Name]
 			if why != "" {
 				result = "failed"
 			}
-			script += fmt.Sprintf("echo '{\"version\":1,\"check\":%q,\"result\":%q,\"detail\":%q}'\n", f, result, why)
-			if f == last {
+			script += fmt.Sprintf("echo '{\"version\":1,\"check\":%q,\"result\":%q,\"detail\":%q}'\n", f.Name, result, why)
+			if f.Name == last {
 				break
 			}
 		}
@@ -345,12 +345,14 @@ func TestInstallConditions(t *testing.T) {
 			unmet: "engine-sees-files", said: "does not see this machine's files: " + elsewhere, remedy: "docker context use default", skips: "kernel"},
 		{name: "other files", fake: &fake{create: func(m map[string]any) { mount(m)["Source"] = elsewhere }},
 			unmet: "engine-sees-files", said: "does not see this machine's files", remedy: "unset DOCKER_HOST", skips: "firewall"},
-		{name: "no right to rules", fake: &fake{create: less("NET_ADMIN")}, unmet: "kernel", said: "neither nf_tables nor legacy iptables takes rules", remedy: "sudo modprobe nf_tables nft_compat"},
-		{name: "no set match", fake: &fake{create: less("NET_RAW")}, unmet: "kernel", said: "lacks set-match (modules xt_set; rules by nf_tables)", remedy: "sudo modprobe xt_set"},
+		{name: "no right to rules", fake: &fake{create: less("NET_ADMIN")}, unmet: "kernel", said: "without the capability NET_ADMIN", remedy: "cap_add"},
+		{name: "no right to sets", fake: &fake{create: less("NET_RAW")}, unmet: "kernel", said: "without the capability NET_RAW", remedy: "cap_add"},
+		{name: "no set match", fake: &fake{create: says("rules", map[string]string{"set-match": "missing kernel module?"})},
+			unmet: "kernel", said: "lacks set-match (modules xt_set; ", remedy: "sudo modprobe -a xt_set"},
 		{name: "no NFLOG", fake: &fake{create: says("rules", map[string]string{"nflog-target": "no chain/target/match by that name"})},
-			unmet: "kernel", said: "no chain/target/match by that name", remedy: "sudo modprobe xt_NFLOG"},
-		{name: "no ip6tables", fake: &fake{create: says("backend", map[string]string{"backend": "ip6tables --wait -S: exit status 3"})},
-			unmet: "kernel", said: "IPv6 cannot be closed", remedy: "sudo modprobe nf_tables nft_compat ip6_tables ip6table_filter"},
+			unmet: "kernel", said: "no chain/target/match by that name", remedy: "sudo modprobe -a xt_NFLOG"},
+		{name: "no ip6tables", fake: &fake{create: says("backend", map[string]string{"backend": "cannot close IPv6: ip6tables --wait -S: exit status 3"})},
+			unmet: "kernel", said: "cannot close IPv6", remedy: "sudo modprobe -a nf_tables nft_compat ip6_tables ip6table_filter"},
 		{name: "a trial that is cut off", fake: &fake{create: says("set-hash-ip", nil)}, unmet: "kernel", said: "said nothing", remedy: "sudo modprobe"},
 		{name: "no network", fake: &fake{answer: refused("GET", "^/networks/corral$", 404, `{"message":"network corral not found"}`)},
 			unmet: "network", said: `there is no network "corral" yet`, remedy: "corral install makes it", skips: "firewall"},

@@ -294,15 +294,31 @@ func programs(t *testing.T, links map[string]string) string {
 	return dir
 }
 
-// legacyOnly makes the legacy programs the only ones there are.
-func legacyOnly(t *testing.T) {
+// backends runs a test with the programs of each backend as the only ones there
+// are.
+func backends(t *testing.T, test func(t *testing.T)) {
+	for _, backend := range []string{"nf_tables", "legacy"} {
+		t.Run(backend, func(t *testing.T) {
+			only(t, backend)
+			test(t)
+		})
+	}
+}
+
+var suffixes = map[string]string{"nf_tables": "-nft", "legacy": "-legacy"}
+
+func only(t *testing.T, backend string) {
 	t.Helper()
-	t.Setenv("PATH", programs(t, map[string]string{
-		"iptables":          "iptables-legacy",
-		"iptables-restore":  "iptables-legacy-restore",
-		"ip6tables":         "ip6tables-legacy",
-		"ip6tables-restore": "ip6tables-legacy-restore",
-	}))
+	links := map[string]string{}
+	for _, name := range []string{"iptables", "ip6tables"} {
+		for _, verb := range []string{"", "-restore", "-save"} {
+			links[name+verb] = name + suffixes[backend] + verb
+		}
+	}
+	t.Setenv("PATH", programs(t, links))
+	if version := string(must(command.Run(t.Context(), nil, "iptables", "--version"))); !strings.Contains(version, "("+backend+")") {
+		t.Fatalf("iptables is %s", version)
+	}
 }
 
 func entry(addr string, port uint16) netfilter.Entry {

@@ -15,7 +15,9 @@ import (
 
 // A set of pairs matches address, port and protocol, a set of addresses any
 // port; and a new content takes the old one's place under the rules.
-func TestSets(t *testing.T) {
+func TestSets(t *testing.T) { backends(t, setsMatch) }
+
+func setsMatch(t *testing.T) {
 	inside, _ := newPair(t)
 	k := inside.open(t)
 	inside.applySets(t, k, pins, anyPort)

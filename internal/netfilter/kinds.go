@@ -1,0 +1,160 @@
+package netfilter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/corral-sandbox/corral/internal/spec"
+)
+
+// trial is the chain in which rules are tried, and the start of the names of
+// the sets that they refer to. Nothing jumps to it.
+const trial = "corral-trial"
+
+// kind is a match or a target that a gate's rules need. A rule of the kind is
+// written and read back; what it says is never met by a packet.
+type kind struct {
+	feature  string // its name in spec.TrialFeatures
+	families []Family
+	match    string
+	target   map[Family]string // DROP if unset
+}
+
+var (
+	both   = []Family{IPv4, IPv6}
+	onlyV4 = []Family{IPv4}
+)
+
+// kinds are all of them, the one that every rule needs first.
+var kinds = []kind{
+	{spec.TrialComment, both, "", nil},
+	{spec.TrialProtocol, both, "-p tcp -m tcp --sport 61000:61099 --tcp-flags FIN,SYN,RST,ACK SYN", nil},
+	{spec.TrialProtocol, both, "-p udp -m udp --sport 61000:61099", nil},
+	{spec.TrialProtocol, onlyV4, "-p icmp -m icmp --icmp-type 3/4", nil},
+	{spec.TrialSetMatch, onlyV4, "-p tcp -m tcp -m set --match-set " + trial + " dst,dst", nil},
+	{spec.TrialSetMatch, onlyV4, "-p tcp -m tcp -m set --match-set " + trial + "-any dst", nil},
+	{spec.TrialOwner, onlyV4, fmt.Sprintf("-m owner --uid-owner %d", spec.WorkerUID), nil},
+	{spec.TrialConntrack, onlyV4, "-m conntrack --ctstate ESTABLISHED", nil},
+	{spec.TrialConntrack, onlyV4, "-m conntrack --ctstate RELATED", nil},
+	{spec.TrialAddrtype, onlyV4, "-o lo -m addrtype --dst-type LOCAL", nil},
+	{spec.TrialLimit, both, "-m limit --limit 20/sec --limit-burst 100", nil},
+	{spec.TrialNFLOG, both, "", map[Family]string{IPv4: "NFLOG --nflog-prefix corral-trial --nflog-group 61", IPv6: "NFLOG --nflog-prefix corral-trial --nflog-group 61"}},
+	{spec.TrialReject, both, "", map[Family]string{IPv4: "REJECT --reject-with icmp-admin-prohibited", IPv6: "REJECT --reject-with icmp6-adm-prohibited"}},
+	{spec.TrialReset, both, "-p tcp", map[Family]string{IPv4: "REJECT --reject-with tcp-reset", IPv6: "REJECT --reject-with tcp-reset"}},
+}
+
+func (k kind) rule(f Family) Rule {
+	target := k.target[f]
+	if target == "" {
+		target = "DROP"
+	}
+	return Rule{ID: k.feature, Match: k.match, Target: target, Reason: "whether the kernel has it"}
+}
+
+// trialSets are one of each type.
+var trialSets = []struct {
+	feature string
+	set     Set
+}{
+	{spec.TrialSetHashIPPort, Set{Name: trial, Entries: []Entry{{netip.AddrFrom4([4]byte{192, 0, 2, 7}), 443}}}},
+	{spec.TrialSetHashIP, Set{Name: trial + "-any", AnyPort: true, Entries: []Entry{{Addr: netip.AddrFrom4([4]byte{192, 0, 2, 7})}}}},
+}
+
+// lacking tries everything at once, and only if that fails each kind by itself.
+func (k *Kernel) lacking(ctx context.Context) (lacks []Lack) {
+	lack := func(feature string, f Family, err error) {
+		lacks = append(lacks, Lack{feature, f, err})
+	}
+	defer func() {
+		// Last, when no rule refers to them any more.
+		for _, s := range trialSets {
+			if err := k.removeSet(s.set.Name); err != nil && len(lacks) == 0 {
+				lack(s.feature, IPv4, err)
+			}
+		}
+	}()
+	for _, s := range trialSets {
+		if err := k.trySet(ctx, s.set); err != nil {
+			lack(s.feature, IPv4, fmt.Errorf("%s: %w", s.feature, err))
+		}
+	}
+	for _, f := range k.families() {
+		var all []kind
+		for _, kd := range kinds {
+			if slices.Contains(kd.families, f) {
+				all = append(all, kd)
+			}
+		}
+		err := k.try(ctx, f, all...)
+		if err == nil {
+			continue
+		}
+		whole := len(lacks)
+		for _, kd := range all {
+			if slices.ContainsFunc(lacks, func(l Lack) bool { return l.Feature == kd.feature && l.Family == f }) {
+				continue
+			}
+			if err := k.try(ctx, f, kd); err != nil {
+				lack(kd.feature, f, fmt.Errorf("%s, %s: %w", kd.feature, f, err))
+				if kd.feature == spec.TrialComment { // the others have one too
+					break
+				}
+			}
+		}
+		if len(lacks) == whole {
+			lack(spec.TrialRules, f, err)
+		}
+	}
+	return lacks
+}
+
+func (k *Kernel) trySet(ctx context.Context, want Set) error {
+	if err := k.ApplySets(ctx, want); err != nil {
+		return err
+	}
+	got, err := k.ReadSets(ctx, want.Name)
+	if err != nil {
+		return err
+	}
+	if Digest(nil, got) != Digest(nil, []Set{want}) {
+		return fmt.Errorf("set %s does not hold what it was filled with", want.Name)
+	}
+	return nil
+}
+
+// try writes rules of some kinds, reads them back and removes them, in a chain
+// that may be left from a try that was cut short.
+func (k *Kernel) try(ctx context.Context, f Family, some ...kind) (err error) {
+	text := "*filter\n:" + trial + " - [0:0]\n"
+	var want []Rule
+	for _, kd := range some {
+		rule := kd.rule(f)
+		want = append(want, rule)
+		text += "-A " + trial + " " + rule.String() + "\n"
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+		defer cancel()
+		err = errors.Join(err, k.restore(ctx, f, "*filter\n:"+trial+" - [0:0]\n-F "+trial+"\n-X "+trial+"\nCOMMIT\n"))
+	}()
+	if err := k.restore(ctx, f, text+"COMMIT\n"); err != nil {
+		return err
+	}
+	out, err := list(ctx, program(f, k.suffix))
+	if err != nil {
+		return err
+	}
+	got, err := Parse(f, out)
+	if err != nil {
+		return err
+	}
+	for _, c := range got.Chains {
+		if c.Name == trial && slices.Equal(texts(c.Rules), texts(want)) {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s: rules do not read back as they were written: %s", program(f, k.suffix), out)
+}
