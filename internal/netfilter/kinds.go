@@ -97,7 +97,7 @@ func (k *Kernel) lacking(ctx context.Context) (lacks []Lack) {
 			if slices.ContainsFunc(lacks, func(l Lack) bool { return l.Feature == kd.feature && l.Family == f }) {
 				continue
 			}
-			if err := k.try(ctx, f, kd); err != nil {
+			if err := k.restore(ctx, f, trialText(f, kd)); err != nil {
 				lack(kd.feature, f, fmt.Errorf("%s, %s: %w", kd.feature, f, err))
 				if kd.feature == spec.TrialComment { // the others have one too
 					break
@@ -105,6 +105,9 @@ func (k *Kernel) lacking(ctx context.Context) (lacks []Lack) {
 			}
 		}
 		if len(lacks) == whole {
+			lack(spec.TrialRules, f, err)
+		}
+		if err := k.removeTrial(ctx, f); err != nil {
 			lack(spec.TrialRules, f, err)
 		}
 	}
@@ -125,22 +128,26 @@ func (k *Kernel) trySet(ctx context.Context, want Set) error {
 	return nil
 }
 
-// try writes rules of some kinds, reads them back and removes them, in a chain
-// that may be left from a try that was cut short.
-func (k *Kernel) try(ctx context.Context, f Family, some ...kind) (err error) {
+// trialText makes the chain of rules of some kinds, in place of one that may be
+// left from a try that was cut short.
+func trialText(f Family, some ...kind) string {
 	text := "*filter\n:" + trial + " - [0:0]\n"
-	var want []Rule
 	for _, kd := range some {
-		rule := kd.rule(f)
-		want = append(want, rule)
-		text += "-A " + trial + " " + rule.String() + "\n"
+		text += "-A " + trial + " " + kd.rule(f).String() + "\n"
 	}
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
-		defer cancel()
-		err = errors.Join(err, k.restore(ctx, f, "*filter\n:"+trial+" - [0:0]\n-F "+trial+"\n-X "+trial+"\nCOMMIT\n"))
-	}()
-	if err := k.restore(ctx, f, text+"COMMIT\n"); err != nil {
+	return text + "COMMIT\n"
+}
+
+func (k *Kernel) removeTrial(ctx context.Context, f Family) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+	defer cancel()
+	return k.restore(ctx, f, "*filter\n:"+trial+" - [0:0]\n-F "+trial+"\n-X "+trial+"\nCOMMIT\n")
+}
+
+// try writes rules of some kinds and reads them back.
+func (k *Kernel) try(ctx context.Context, f Family, some ...kind) (err error) {
+	defer func() { err = errors.Join(err, k.removeTrial(ctx, f)) }()
+	if err := k.restore(ctx, f, trialText(f, some...)); err != nil {
 		return err
 	}
 	out, err := list(ctx, program(f, k.suffix))
@@ -151,8 +158,12 @@ func (k *Kernel) try(ctx context.Context, f Family, some ...kind) (err error) {
 	if err != nil {
 		return err
 	}
+	var want []string
+	for _, kd := range some {
+		want = append(want, kd.rule(f).String())
+	}
 	for _, c := range got.Chains {
-		if c.Name == trial && slices.Equal(texts(c.Rules), texts(want)) {
+		if c.Name == trial && slices.Equal(texts(c.Rules), want) {
 			return nil
 		}
 	}
