@@ -16,6 +16,7 @@ import (
 	"go.yaml.in/yaml/v4/plugin/loaderlimits"
 
 	"github.com/corral-sandbox/corral/internal/diag"
+	"github.com/corral-sandbox/corral/internal/spelling"
 )
 
 const (
@@ -387,7 +388,7 @@ func (d *decoder) unknown(k *yaml.Node, path string, keys []key) (meant string) 
 		}
 	}
 	hint := "there is " + strings.Join(now, ", ")
-	if meant = nearest(k.Value, names); meant != "" {
+	if meant = spelling.Nearest(k.Value, names); meant != "" {
 		hint = fmt.Sprintf("did you mean %q?", meant)
 	}
 	d.errorf(k, hint, "unknown key %q%s", k.Value, where)
@@ -464,7 +465,7 @@ func (d *decoder) oneOf(n *yaml.Node, path string, words ...string) int {
 	}
 	i := slices.Index(words, s)
 	if i < 0 {
-		hint, meant := "", nearest(s, words)
+		hint, meant := "", spelling.Nearest(s, words)
 		if w := otherWord[s]; slices.Contains(words, w) {
 			meant = w
 		}
@@ -501,49 +502,4 @@ func shown(n *yaml.Node) string {
 		return clip(n.Value)
 	}
 	return fmt.Sprintf("%q", clip(n.Value))
-}
-
-// nearest is the one word that a mistyped one most likely meant, empty if none
-// or several are as near.
-func nearest(s string, words []string) string {
-	same := strings.NewReplacer("-", "_", "0", "o").Replace(strings.ToLower(s))
-	best, found := max(1, len(s)/3)+1, ""
-	if len(s) > 64 {
-		return ""
-	}
-	for _, w := range words {
-		switch n := distance(same, strings.ToLower(w)); {
-		case n >= len(w):
-		case n < best:
-			best, found = n, w
-		case n == best:
-			found = ""
-		}
-	}
-	return found
-}
-
-// distance counts the insertions, deletions, replacements and swaps of
-// neighbours between a and b.
-func distance(a, b string) int {
-	var prev, row []int
-	next := make([]int, len(b)+1)
-	for j := range next {
-		next[j] = j
-	}
-	for i := range len(a) {
-		prev, row, next = row, next, make([]int, len(b)+1)
-		next[0] = i + 1
-		for j := range len(b) {
-			cost := 1
-			if a[i] == b[j] {
-				cost = 0
-			}
-			next[j+1] = min(row[j]+cost, row[j+1]+1, next[j]+1)
-			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
-				next[j+1] = min(next[j+1], prev[j-1]+1)
-			}
-		}
-	}
-	return next[len(b)]
 }

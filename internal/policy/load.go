@@ -16,6 +16,7 @@ import (
 
 	"github.com/corral-sandbox/corral/internal/diag"
 	"github.com/corral-sandbox/corral/internal/exit"
+	"github.com/corral-sandbox/corral/internal/spelling"
 )
 
 // Find is the real path of the policy that governs dir: the corral.yaml in it
@@ -109,7 +110,7 @@ func Load(path string, env Env) (*Policy, error) {
 	}
 	if p.Profile != "" && profileName.MatchString(p.Profile) && !slices.Contains(env.Profiles, p.Profile) {
 		hint := "there is " + strings.Join(env.Profiles, ", ")
-		if s := nearest(p.Profile, env.Profiles); s != "" {
+		if s := spelling.Nearest(p.Profile, env.Profiles); s != "" {
 			hint = fmt.Sprintf("did you mean %q?", s)
 		}
 		d.errorf(d.profileNode, hint, "there is no profile %q", p.Profile)

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 
 	"github.com/corral-sandbox/corral/internal/diag"
+	"github.com/corral-sandbox/corral/internal/domain"
 )
 
 // FileName is the policy's name in a project.
@@ -143,6 +144,12 @@ type Git struct {
 // Domain is a DNS name in canonical form: lower case, A-labels, no trailing
 // dot.
 type Domain string
+
+// ParseDomain is domain.Parse as a Domain.
+func ParseDomain(s string) (Domain, error) {
+	name, err := domain.Parse(s)
+	return Domain(name), err
+}
 
 // Env is what the guards need to know of the machine.
 type Env struct {

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/corral-sandbox/corral/internal/domain"
 )
 
 // Change is one difference between two policies. What was added has no Old,
@@ -264,10 +266,8 @@ func pairs[T any](old, new []T, compare func(a, b T) int, do func(was, is *T)) {
 func (r EffectiveRule) text() string {
 	var b strings.Builder
 	b.WriteString(oneLine(r.Domain))
-	if strings.Contains(r.Domain, "xn--") {
-		if u, err := strict.ToUnicode(r.Domain); err == nil && u != r.Domain {
-			fmt.Fprintf(&b, " (%s)", u)
-		}
+	if u := domain.Unicode(r.Domain); u != r.Domain {
+		fmt.Fprintf(&b, " (%s)", u)
 	}
 	b.WriteString(", ports: ")
 	switch {

@@ -1,4 +1,7 @@
-package policy
+// Package domain is the grammar of the names that a fence can open. In goes a
+// name as a person writes it, out comes its canonical form or what is wrong
+// with it. It looks nothing up.
+package domain
 
 import (
 	"net/netip"
@@ -28,25 +31,37 @@ const listNames = "corral pins the addresses of names: list each name"
 var (
 	labelWord  = regexp.MustCompile(`^[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?$`)
 	numberWord = regexp.MustCompile(`^([0-9]+|0x[0-9a-f]*)$`) // what URL parsers take for a part of an IPv4 address
+	digits     = regexp.MustCompile(`^(0|[1-9][0-9]*)$`)
 	schemeWord = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*:?//`)
 
 	strict = idna.New(idna.MapForLookup(), idna.Transitional(false), idna.StrictDomainName(true),
 		idna.BidiRule(), idna.CheckJoiners(true), idna.CheckHyphens(true), idna.VerifyDNSLength(true))
 )
 
-// ParseDomain is the canonical form of a name as a person writes it. One
+// Parse is the canonical form of a name as a person writes it. One
 // trailing dot and upper case are normalised, U-labels become A-labels.
 // Whatever is not one exact name of at least two labels is an *exit.Error,
 // which says what it is instead and what to write.
-func ParseDomain(s string) (Domain, error) {
+func Parse(s string) (string, error) {
 	if canonical(s) {
-		return Domain(s), nil
+		return s, nil
 	}
-	return parseDomain(s)
+	return parse(s)
+}
+
+// Unicode is a name in canonical form as people read it: with U-labels, if it
+// has any.
+func Unicode(name string) string {
+	if strings.Contains(name, "xn--") {
+		if u, err := strict.ToUnicode(name); err == nil {
+			return u
+		}
+	}
+	return name
 }
 
 // canonical reports whether s is beyond doubt a name in canonical form, as
-// nearly all are: what it does not see at a glance, parseDomain looks into.
+// nearly all are: what it does not see at a glance, parse looks into.
 func canonical(s string) bool {
 	labels, start := 0, 0
 	for i := 0; i <= len(s); i++ {
@@ -66,8 +81,8 @@ func canonical(s string) bool {
 	return len(s) <= maxName
 }
 
-func parseDomain(s string) (Domain, error) {
-	refuse := func(hint, format string, args ...any) (Domain, error) {
+func parse(s string) (string, error) {
+	refuse := func(hint, format string, args ...any) (string, error) {
 		return "", exit.Invalidf(hint, format, args...)
 	}
 	host, port, hasPort := strings.Cut(s, ":")
@@ -87,7 +102,7 @@ func parseDomain(s string) (Domain, error) {
 		return refuse(hint, "%q is a URL, not a name", s)
 	case isAddress(s):
 		return refuse("write the name that it belongs to", "%q is an IP address, not a name", s)
-	case prefixOf(s).IsValid():
+	case isPrefix(s):
 		return refuse(listNames, "%q is a range of addresses, not a name", s)
 	case strings.Contains(s, "/"):
 		host, _, _ := strings.Cut(s, "/")
@@ -98,8 +113,8 @@ func parseDomain(s string) (Domain, error) {
 		return refuse(listNames, "%q is a wildcard", s)
 	case hasPort:
 		hint := ""
-		if d, err := ParseDomain(host); err == nil && digits.MatchString(port) {
-			hint = "write {domain: " + string(d) + ", ports: [" + port + "]}"
+		if d, err := Parse(host); err == nil && digits.MatchString(port) {
+			hint = "write {domain: " + d + ", ports: [" + port + "]}"
 		}
 		return refuse(hint, "%q: a port does not belong to the name", s)
 	case strings.ContainsAny(s, otherDots):
@@ -122,7 +137,7 @@ func parseDomain(s string) (Domain, error) {
 	if len(name) > maxName {
 		return refuse("", "a name has at most %d characters, this has %d", maxName, len(name))
 	}
-	return Domain(name), nil
+	return name, nil
 }
 
 // instead hints at that part of what was written, if it would be a name.
@@ -130,10 +145,15 @@ func instead(written, part string) string {
 	if part == written { // it is being refused
 		return ""
 	}
-	if d, err := ParseDomain(part); err == nil {
-		return "write " + string(d)
+	if d, err := Parse(part); err == nil {
+		return "write " + d
 	}
 	return ""
+}
+
+func isPrefix(s string) bool {
+	_, err := netip.ParsePrefix(s)
+	return err == nil
 }
 
 func isAddress(s string) bool {

@@ -1,4 +1,4 @@
-package policy
+package domain
 
 import (
 	"errors"
@@ -8,7 +8,7 @@ import (
 	"github.com/corral-sandbox/corral/internal/exit"
 )
 
-func FuzzParseDomain(f *testing.F) {
+func FuzzParse(f *testing.F) {
 	for _, s := range []string{
 		"github.com", "GitHub.COM.", "bücher.example", "xn--bcher-kva.example", "faß.example", "例え.テスト",
 		"1.2.3.4", "[::1]:443", "10.0.0.0/8", "https://u@a.test:1/x", "a.test:443", "*.a.test", "_.a", "a..b", "аpple.test",
@@ -19,8 +19,8 @@ func FuzzParseDomain(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		d, err := ParseDomain(s)
-		if slow, slowErr := parseDomain(s); slow != d || (slowErr == nil) != (err == nil) {
+		d, err := Parse(s)
+		if slow, slowErr := parse(s); slow != d || (slowErr == nil) != (err == nil) {
 			t.Fatalf("%q is %q, %v; looked into, it is %q, %v", s, d, err, slow, slowErr)
 		}
 		if err != nil {
@@ -30,11 +30,11 @@ func FuzzParseDomain(f *testing.F) {
 			}
 			return
 		}
-		again, err := ParseDomain(string(d))
+		again, err := Parse(d)
 		if err != nil || again != d {
 			t.Fatalf("%q is %q, which is %q, %v", s, d, again, err)
 		}
-		name := string(d)
+		name := d
 		if len(name) > maxName || !strings.Contains(name, ".") || strings.HasSuffix(name, ".") {
 			t.Fatalf("%q", name)
 		}
@@ -44,4 +44,12 @@ func FuzzParseDomain(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestUnicode(t *testing.T) {
+	for name, want := range map[string]string{"a.test": "a.test", "xn--bcher-kva.example": "bücher.example", "xn--a.test": "xn--a.test"} {
+		if got := Unicode(name); got != want {
+			t.Errorf("%s: %s", name, got)
+		}
+	}
 }
