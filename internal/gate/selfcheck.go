@@ -102,6 +102,16 @@ func (g *gate) checkNames(ctx context.Context) (string, error) {
 	if _, err := g.worker.ask(ctx, request{Refusal: strings.ToLower(rand.Text()) + "." + spec.ProbeDomain}); err != nil {
 		return "", fmt.Errorf("lookup of an unlisted name at %s: %w", namesServer, err)
 	}
+	switch {
+	case g.spec.SinkNames:
+		there, err := g.shutOff(ctx, spec.SinkAddress, ruleUnlisted)
+		if err != nil {
+			return "", fmt.Errorf("where unlisted names lead: %w", err)
+		}
+		return fmt.Sprintf("an unlisted name is answered here, %v, udp and tcp; %s", spec.SinkAddress, there), nil
+	case g.spec.Class == spec.ClassPublic:
+		return "a name that no public host has is answered here, NXDOMAIN and blocked, udp and tcp", nil
+	}
 	return "an unlisted name is answered here, NXDOMAIN and blocked, udp and tcp", nil
 }
 

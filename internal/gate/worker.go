@@ -84,6 +84,12 @@ func work(ctx context.Context) error {
 	}
 	w := &worker{audit: newAudit(), slots: make(chan struct{}, maxResolutions), records: records}
 	w.out.Encoder = json.NewEncoder(conn)
+	w.names.slots = make(chan struct{}, maxForwards)
+	w.names.lookedUp = w.audit.lookedUp
+	w.names.verdicts = func(p spec.Probe) ([]spec.Verdict, uint64) {
+		w.readRecords() // what cannot be read stays unproven
+		return w.audit.about(p)
+	}
 	w.names.refused = func(name string) {
 		if own := w.asking.Load(); own == nil || *own != name {
 			w.audit.lookup(name, time.Now())
@@ -194,11 +200,12 @@ func (w *worker) serve(ctx context.Context, q request) reply {
 }
 
 // askRefused asks the names server, over the loopback interface, for a name
-// that no policy lists.
+// that no policy lists and nobody has: it must be blocked, or be the sink's.
 func (w *worker) askRefused(ctx context.Context, name string) error {
 	name = dns.Fqdn(name)
 	w.asking.Store(&name)
 	defer w.asking.Store(nil)
+	sink := w.names.zone.Load().sink
 	q := new(dns.Msg).SetQuestion(name, dns.TypeA)
 	q.SetEdns0(dns.DefaultMsgSize, false)
 	for _, network := range []string{"udp", "tcp"} {
@@ -206,6 +213,12 @@ func (w *worker) askRefused(ctx context.Context, name string) error {
 		m, _, err := c.ExchangeContext(ctx, q, namesServer.String())
 		if err != nil {
 			return err
+		}
+		if sink.IsValid() {
+			if a, ok := only(m).(*dns.A); m.Rcode != dns.RcodeSuccess || !ok || !a.A.Equal(sink.AsSlice()) {
+				return fmt.Errorf("%s: answer %s, %v, not %v", network, dns.RcodeToString[m.Rcode], m.Answer, sink)
+			}
+			continue
 		}
 		blocked := false
 		if opt := m.IsEdns0(); opt != nil {
@@ -219,6 +232,14 @@ func (w *worker) askRefused(ctx context.Context, name string) error {
 		}
 	}
 	return nil
+}
+
+// only is the one record of an answer, nil if there is none or more.
+func only(m *dns.Msg) dns.RR {
+	if len(m.Answer) != 1 {
+		return nil
+	}
+	return m.Answer[0]
 }
 
 // watchRecords takes in NFLOG records as they come. (go-nflog would do this

@@ -40,6 +40,9 @@ type Client struct {
 	Servers []netip.AddrPort
 	// Timeout is for one query to one server; zero is two seconds.
 	Timeout time.Duration
+	// Admit, if it is set, is asked before Once sends a name, that which a chain
+	// leads to included, and its error is the answer instead.
+	Admit func(name string) error
 }
 
 // Answer is what a name resolved to: at least one address, sorted, each once.
@@ -76,6 +79,20 @@ func (c *Client) A(ctx context.Context, name string) (Answer, error) {
 	return all, nil
 }
 
+// Once returns what one lookup of name gives, as it is: for somebody who asks
+// again when the TTL has passed. A name without an IPv4 address is of kind
+// NoData; whether it has others is not asked.
+func (c *Client) Once(ctx context.Context, name string) (Answer, error) {
+	if _, ok := dns.IsDomainName(name); !ok || name == "" {
+		return Answer{}, &Error{Name: name, Kind: Malformed, Detail: "it is not a domain name"}
+	}
+	admit := c.Admit
+	if admit == nil {
+		admit = func(string) error { return nil }
+	}
+	return c.lookup(ctx, name, admit, func(string, int) error { return &Error{Kind: NoData} })
+}
+
 // several asks n times at once and returns the answers, and the first error.
 func (c *Client) several(ctx context.Context, name string, n int) ([]Answer, error) {
 	var (
@@ -86,7 +103,9 @@ func (c *Client) several(ctx context.Context, name string, n int) ([]Answer, err
 	)
 	for range n {
 		wg.Go(func() {
-			a, err := c.lookup(ctx, name)
+			a, err := c.lookup(ctx, name, func(string) error { return nil }, func(owner string, left int) error {
+				return c.whyEmpty(ctx, owner, left)
+			})
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
@@ -125,9 +144,12 @@ func merge(answers ...Answer) Answer {
 
 // lookup walks one chain to its addresses, over several queries if a server
 // gives only the first part of it.
-func (c *Client) lookup(ctx context.Context, name string) (Answer, error) {
+func (c *Client) lookup(ctx context.Context, name string, admit func(owner string) error, empty func(owner string, left int) error) (Answer, error) {
 	owner, left, ttl := dns.CanonicalName(name), MaxChain, maxTTL
 	for {
+		if err := admit(owner); err != nil {
+			return Answer{}, err
+		}
 		r, err := c.ask(ctx, owner, dns.TypeA, left)
 		if err != nil {
 			return Answer{}, named(err, name)
@@ -137,7 +159,7 @@ func (c *Client) lookup(ctx context.Context, name string) (Answer, error) {
 			return merge(Answer{Addrs: r.addrs, TTL: ttl}), nil
 		}
 		if r.owner == owner {
-			return Answer{}, named(c.whyEmpty(ctx, owner, left), name)
+			return Answer{}, named(empty(owner, left), name)
 		}
 		owner, left = r.owner, r.left
 	}

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -200,6 +201,61 @@ func TestChainOverSeveralQueries(t *testing.T) {
 	got, err := c.A(t.Context(), "a.test")
 	if err != nil || !slices.Equal(got.Addrs, addrs("44.10.0.10")) {
 		t.Errorf("got %v, %v", got, err)
+	}
+}
+
+// Once asks once, for IPv4 addresses alone, and no name that it may not ask.
+func TestOnce(t *testing.T) {
+	for _, tt := range []struct {
+		what    string
+		records []string
+		want    []netip.Addr
+		kind    Kind
+		asked   string
+	}{
+		{"an address", []string{"a.test. 60 IN A 44.10.0.10"}, addrs("44.10.0.10"), 0, "a.test. A"},
+		{"a chain", []string{"a.test. 60 IN CNAME b.test.", "b.test. 60 IN A 44.10.0.10"}, addrs("44.10.0.10"), 0, "a.test. A"},
+		{"AAAA only", []string{"a.test. 60 IN AAAA 2a00::1"}, nil, NoData, "a.test. A"},
+		{"no name", nil, nil, NXDomain, "a.test. A"},
+		{"a chain further than it goes", []string{"a.test. 60 IN CNAME b.other."}, nil, NoData, "a.test. A, b.other. A"},
+		{"a chain to what may not be asked", []string{"a.test. 60 IN CNAME b.inner."}, nil, 0, "a.test. A"},
+	} {
+		var mu sync.Mutex
+		var asked []string
+		answer := zone(t, append(tt.records, "b.other. 60 IN TXT x")...)
+		inner := errors.New("not that one")
+		c := Client{Admit: func(name string) error {
+			if strings.HasSuffix(name, ".inner.") {
+				return inner
+			}
+			return nil
+		}, Servers: []netip.AddrPort{serve(t, func(w dns.ResponseWriter, q *dns.Msg) {
+			mu.Lock()
+			asked = append(asked, strings.ToLower(q.Question[0].Name)+" "+dns.TypeToString[q.Question[0].Qtype])
+			mu.Unlock()
+			if len(tt.records) == 1 && strings.Contains(tt.records[0], "CNAME") && strings.EqualFold(q.Question[0].Name, "a.test.") {
+				m := new(dns.Msg).SetReply(q)
+				m.Answer = []dns.RR{rr(t, tt.records[0])}
+				w.WriteMsg(m)
+				return
+			}
+			answer(w, q)
+		})}}
+		got, err := c.Once(t.Context(), "a.test")
+		var e *Error
+		errors.As(err, &e)
+		switch {
+		case tt.kind != 0 && (e == nil || e.Kind != tt.kind), tt.want != nil && err != nil, !slices.Equal(got.Addrs, tt.want):
+			t.Errorf("%s: %v, %v", tt.what, got, err)
+		case tt.kind == 0 && tt.want == nil && !errors.Is(err, inner):
+			t.Errorf("%s: %v", tt.what, err)
+		}
+		if s := strings.Join(asked, ", "); s != tt.asked {
+			t.Errorf("%s: asked %s", tt.what, s)
+		}
+	}
+	if _, err := new(Client).Once(t.Context(), "a..test"); err == nil {
+		t.Error("a name that is none")
 	}
 }
 
