@@ -9,12 +9,14 @@ import (
 	"time"
 )
 
+const failpointVariable = "CORRAL_GATE_FAILPOINT"
+
 // failpoint fails at the point that CORRAL_GATE_FAILPOINT names, as point:how.
 // How is exit (an ordinary error), kill (gone at once, with no clean-up),
 // wait:FIFO (until somebody has opened and closed that pipe for writing) or
 // sleep:DURATION.
 func failpoint(point string) error {
-	at, how, _ := strings.Cut(os.Getenv("CORRAL_GATE_FAILPOINT"), ":")
+	at, how, _ := strings.Cut(os.Getenv(failpointVariable), ":")
 	if at != point {
 		return nil
 	}

@@ -32,6 +32,7 @@ const usage = `usage: corral-gate COMMAND
   relay [--dns] LISTEN TARGET...
                       carry from an address of the host to its loopback, for listed sources (a relay's PID 1)
   relay-sources       list them: a document on standard input, in force on return
+  settings            the variables that a gate goes by where it is given no document
   version
 `
 
@@ -83,6 +84,8 @@ func run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args []
 		return carry(ctx, stdout, dns, flags.Args())
 	case "relay-sources":
 		return tellSources(ctx, stdin)
+	case "settings":
+		return printSettings(stdout)
 	case "version":
 		_, err := fmt.Fprintf(stdout, "corral-gate %s\n", spec.Release())
 		return err

@@ -368,6 +368,7 @@ mount -t tmpfs tmpfs /run
 mkdir /etc/corral
 cat > /etc/corral/gate.json
 chmod "$3" /etc/corral/gate.json
+[ -s /etc/corral/gate.json ] || rm /etc/corral/gate.json
 printf '127.0.0.1\tlocalhost\n%s\t%s\n10.9.8.7\tleft.evil.test\n' "$4" "$(hostname)" > /etc/hosts
 echo 'nameserver 127.0.0.11' > /etc/resolv.conf
 exec $WRAP "$2" serve
@@ -387,7 +388,7 @@ func (p *pair) startWith(doc []byte, mode string, env ...string) *gateProc {
 	}
 	cmd := exec.Command("nsenter", "--net=/run/netns/"+p.gate, "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc",
 		"sh", "-c", launch, "sh", p.t.TempDir(), binary, mode, gateAddr)
-	cmd.Env = append(os.Environ(), env...)
+	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, "CORRAL_") }), env...)
 	cmd.Stdin = bytes.NewReader(doc)
 	r, w, err := os.Pipe()
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -117,19 +118,31 @@ const maxSpec = 16 << 20
 
 func (g *gate) read(context.Context) error {
 	s, err := loadSpec(spec.GateFile)
+	if e := (*exit.Error)(nil); err != nil && !errors.As(err, &e) {
+		err = &exit.Error{Status: exit.Invalid, Err: fmt.Errorf("%s: %w", spec.GateFile, err), Hint: "everything stays closed"}
+	}
 	if err != nil {
-		return &exit.Error{Status: exit.Invalid, Err: fmt.Errorf("%s: %w", spec.GateFile, err), Hint: "everything stays closed"}
+		return err
 	}
 	g.mu.Lock()
 	g.spec, g.state = s, spec.GateStarting
 	g.mu.Unlock()
+	if told := saying(given(os.Environ())); len(told) > 0 {
+		g.sayf("environment read: %s", strings.Join(told, ", "))
+	}
 	g.sayf("spec read: sandbox %q, service %q, %d names, %d host ports", s.Sandbox, s.Service, len(s.Names), len(s.HostPorts))
 	return nil
 }
 
-// loadSpec reads a document that nobody but root can have written.
+// loadSpec reads a document that nobody but root can have written. Where there
+// is no spec.GateFile the environment takes its place; both are a mistake,
+// whatever the path, since the next start would not know which to go by.
+// Mistakes in the environment are of type *exit.Error.
 func loadSpec(path string) (spec.Gate, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW, 0)
+	if path == spec.GateFile && errors.Is(err, fs.ErrNotExist) {
+		return environment()
+	}
 	if err != nil {
 		var p *fs.PathError
 		if errors.As(err, &p) {
@@ -138,6 +151,9 @@ func loadSpec(path string) (spec.Gate, error) {
 		return spec.Gate{}, err
 	}
 	defer f.Close()
+	if told := saying(given(os.Environ())); len(told) > 0 {
+		return spec.Gate{}, exit.Invalidf("everything stays closed; leave one of the two out", "there is %s, and the environment sets %s: a gate goes by one of the two", path, strings.Join(told, ", "))
+	}
 	info, err := f.Stat()
 	if err != nil {
 		return spec.Gate{}, err

@@ -85,6 +85,14 @@ type Link struct {
 	Port uint16     `json:"port"`
 }
 
+// Check refuses what is more, or less, than one port of one machine.
+func (l Link) Check() error {
+	if !isName(l.Name) || l.Port == 0 || !l.Addr.Is4() || l.Addr.IsUnspecified() || l.Addr.IsLoopback() || l.Addr.IsMulticast() {
+		return fmt.Errorf("link %q to %v port %d: it takes a name, one IPv4 address and a port", l.Name, l.Addr, l.Port)
+	}
+	return nil
+}
+
 // Client is the other end of a Link: who may call which TCP port.
 type Client struct {
 	Addr netip.Addr `json:"addr"`
@@ -206,8 +214,8 @@ func (g Gate) checkLinks() error {
 		taken[n.Domain] = netip.Addr{}
 	}
 	for _, l := range g.Links {
-		if !isName(l.Name) || l.Port == 0 || !l.Addr.Is4() || l.Addr.IsUnspecified() || l.Addr.IsLoopback() || l.Addr.IsMulticast() {
-			return fmt.Errorf("link %q to %v port %d: it takes a name, one IPv4 address and a port", l.Name, l.Addr, l.Port)
+		if err := l.Check(); err != nil {
+			return err
 		}
 		if at, known := taken[l.Name]; known && at != l.Addr {
 			return fmt.Errorf("link %q: the name means something else already", l.Name)
