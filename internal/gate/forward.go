@@ -151,10 +151,3 @@ func notPublicName(name string) string {
 	}
 	return ""
 }
-
-// lookedUp is a line about a lookup made for the service.
-func (a *audit) lookedUp(name string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.line(auditLine{Time: time.Now(), Verdict: "looked-up", Name: strings.TrimSuffix(name, "."), Count: 1})
-}
