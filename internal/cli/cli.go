@@ -76,7 +76,7 @@ has started.`,
 	}{
 		{"start", "Start:", false, []*cobra.Command{a.init(), a.demo()}},
 		{"run", "Run:", true, []*cobra.Command{a.run(), a.shell(), a.build(), a.down()}},
-		{"look", "Look:", true, []*cobra.Command{a.status(), a.logs(), a.verify()}},
+		{"look", "Look:", true, []*cobra.Command{a.status(), a.traffic(), a.logs(), a.verify()}},
 		{"policy", "Policy:", true, []*cobra.Command{a.policyCommand(), a.render()}},
 		{machineGroup, "This machine:", false, []*cobra.Command{a.install(), a.version()}},
 	} {

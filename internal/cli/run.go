@@ -10,6 +10,8 @@ import (
 	"github.com/corral-sandbox/corral/internal/engine"
 	"github.com/corral-sandbox/corral/internal/exit"
 	"github.com/corral-sandbox/corral/internal/host"
+	"github.com/corral-sandbox/corral/internal/plan"
+	"github.com/corral-sandbox/corral/internal/policy"
 	"github.com/corral-sandbox/corral/internal/printable"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
@@ -64,14 +66,14 @@ func (a *app) runAgent(ctx context.Context, p *project, e *engine.Engine, args [
 	if t.TTY {
 		fmt.Fprint(a.err, sane)
 	}
-	denied := a.denied(ctx, e, g)
+	denied := a.denied(ctx, e, g, p)
 	gone := a.end(ctx, e, g, id) // the agent's status stands, whatever becomes of its containers
 	w.end(ctx, a, p, gone)
 	if err != nil {
 		return err
 	}
-	if denied != "" {
-		fmt.Fprintln(a.err, "corral:", denied)
+	for _, line := range denied {
+		fmt.Fprintln(a.err, "corral:", line)
 	}
 	if code != 0 {
 		return exit.Status(code)
@@ -119,24 +121,40 @@ func (a *app) end(ctx context.Context, e *engine.Engine, g *engine.Gate, service
 	return left == nil
 }
 
-// denied says in one line what the agent asked for and did not get, or why
-// that cannot be told.
-func (a *app) denied(ctx context.Context, e *engine.Engine, g *engine.Gate) string {
+// denied says in one line what the agent asked for and did not get, or why that
+// cannot be told, and in another which line would allow the most of it.
+func (a *app) denied(ctx context.Context, e *engine.Engine, g *engine.Gate, p *project) []string {
 	ctx = context.WithoutCancel(ctx)
 	status, err := e.GateStatus(ctx, g.ID)
 	if err == nil {
+		var lines []string
 		if line := summary(status); line != "" {
-			return "denied: " + line
+			lines = append(lines, "denied: "+line)
 		}
-		return ""
+		if line := remedy(status, p.policy.Rules(plan.Defaults(p.profile))); line != "" {
+			lines = append(lines, line)
+		}
+		return lines
 	}
 	switch state, known := e.State(ctx, g.ID); {
 	case known && (state == "" || state == "removing"):
-		return "" // Attach says so
+		return nil // Attach says so
 	case known && state != "running":
-		return "the gate ended during the run: the agent was without a network"
+		return []string{"the gate ended during the run: the agent was without a network"}
 	}
-	return fmt.Sprintf("what was denied cannot be told: %v", err)
+	return []string{fmt.Sprintf("what was denied cannot be told: %v", err)}
+}
+
+// remedy is the line of the policy for the name that was refused most often and
+// that there is a plain one for.
+func remedy(s spec.GateStatus, rules []policy.Rule) string {
+	const most = 10 // an agent may have looked up thousands
+	for _, n := range s.RefusedNames[:min(len(s.RefusedNames), most)] {
+		if got := policy.Suggest(policy.Attempt{Name: n.Name}, policy.Circumstances{Rules: rules}); got.Entry != "" && got.Doubt == "" {
+			return fmt.Sprintf("%s would be allowed by this line of the policy, under %s: - %s", n.Name, got.Key, got.Entry)
+		}
+	}
+	return ""
 }
 
 // mostShown bounds a line: the rest is counted.

@@ -198,8 +198,11 @@ func gateRows(g spec.GateStatus) [][]string {
 	for _, d := range g.Denied {
 		denied = append(denied, []string{"denied", d.Addr.String(), fmt.Sprintf("%s %d", d.Proto, d.Port), count(d.Count)})
 	}
-	if more := len(denied) - mostRows; more > 0 {
-		denied = append(denied[:mostRows], []string{"denied", fmt.Sprintf("and %d more (--json has them)", more)})
+	switch more := len(denied) - mostRows; {
+	case more > 0:
+		denied = append(denied[:mostRows], []string{"denied", fmt.Sprintf("and %d more (corral traffic says which line would allow what)", more)})
+	case len(denied) > 0:
+		denied = append(denied, []string{"", "corral traffic says which line would allow what"})
 	}
 	return append(rows, denied...)
 }

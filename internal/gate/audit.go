@@ -41,19 +41,10 @@ const (
 
 // auditLine is one decision, or the same one several times, as printed on
 // standard output.
-type auditLine struct {
-	Time    time.Time  `json:"time"`
-	Verdict string     `json:"verdict"` // one of spec's Verdict words
-	Proto   string     `json:"proto,omitempty"`
-	Addr    netip.Addr `json:"addr,omitzero"`
-	Port    uint16     `json:"port,omitempty"`
-	Name    string     `json:"name,omitempty"`
-	Rule    string     `json:"rule,omitempty"`
-	Count   uint64     `json:"count"`
-}
+type auditLine = spec.Decision
 
-// key is the line without what may differ between repetitions.
-func (l auditLine) key() auditLine {
+// alike is the line without what may differ between repetitions.
+func alike(l auditLine) auditLine {
 	l.Time, l.Count = time.Time{}, 0
 	return l
 }
@@ -307,7 +298,7 @@ func (a *audit) verdicts(after uint64) *spec.Verdicts {
 
 func (a *audit) line(l auditLine) {
 	l.Name = cutName(l.Name)
-	k := l.key()
+	k := alike(l)
 	old, known := a.lines[k]
 	if !known && len(a.lines) == maxLines {
 		a.hidden++

@@ -115,14 +115,15 @@ func suggestName(name string, in Circumstances) Suggestion {
 	if name == spec.HostName {
 		return none("it is what this machine is called inside, once host_services opens a port of it")
 	}
+	if len(name) > maxSuggested { // also if what is known of it is only the beginning
+		return none(fmt.Sprintf("a name of more than %d characters: few hosts have one, and whoever looks it up may mean to carry something out", maxSuggested))
+	}
 	d, err := ParseDomain(name)
 	switch {
 	case err != nil:
 		return none("no name that a policy takes: " + err.Error())
 	case string(d) != name:
 		return none("a policy would write it in another way: no lookup is for that")
-	case len(d) > maxSuggested:
-		return none(fmt.Sprintf("a name of %d characters: few hosts have one, and whoever looks it up may mean to carry something out", len(d)))
 	case special(d):
 		return none("no name server outside knows names that end so")
 	}

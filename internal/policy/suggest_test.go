@@ -53,6 +53,7 @@ func TestSuggest(t *testing.T) {
 		{"like a number", lookupOf("1e5.test"), "1e5.test", nil},
 		{"the longest", lookupOf(long(maxSuggested)), long(maxSuggested), nil},
 		{"one more", lookupOf(long(maxSuggested + 1)), "", []string{"carry something out"}},
+		{"the beginning of one", lookupOf(strings.Repeat("x", 128) + "…"), "", []string{"carry something out"}},
 		{"a single label", lookupOf("intranet"), "", []string{"single label"}},
 		{"nothing", lookupOf(""), "", []string{"the name is empty"}},
 		{"an address", lookupOf("10.9.9.9"), "", []string{"IP address"}},

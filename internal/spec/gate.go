@@ -367,6 +367,21 @@ const (
 	VerdictNotShown    = "not-shown"    // more of them than a line each is printed for
 )
 
+// Decision is one line of a gate's log: something that it decided so often since
+// a line said so.
+type Decision struct {
+	Time    time.Time  `json:"time"`    // of the last of them
+	Verdict string     `json:"verdict"` // one of the words above
+	Proto   string     `json:"proto,omitempty"`
+	Addr    netip.Addr `json:"addr,omitzero"`
+	Port    uint16     `json:"port,omitempty"`
+	// Name was looked up, or is one that the address is pinned for. A long one is
+	// cut.
+	Name  string `json:"name,omitempty"`
+	Rule  string `json:"rule,omitempty"` // the one that refused it
+	Count uint64 `json:"count"`
+}
+
 // ProtoLookup is the Proto of a lookup.
 const ProtoLookup = "lookup"
 
