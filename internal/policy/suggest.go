@@ -9,9 +9,11 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/corral-sandbox/corral/internal/domain"
 	"github.com/corral-sandbox/corral/internal/netguard"
 	"github.com/corral-sandbox/corral/internal/printable"
 	"github.com/corral-sandbox/corral/internal/spec"
+	"github.com/corral-sandbox/corral/internal/spelling"
 )
 
 // Attempt is something that a gate refused: a lookup of Name, if Addr is not
@@ -247,11 +249,8 @@ var noLetters = regexp.MustCompile(`[^a-z0-9]`)
 
 // doubt says what about d could deceive a person: who chose it may mean to.
 func doubt(d Domain, rules []Rule) string {
-	if strings.HasPrefix(string(d), "xn--") || strings.Contains(string(d), ".xn--") {
-		if shown, err := strict.ToUnicode(string(d)); err == nil {
-			return fmt.Sprintf("it reads as %s: look twice whether that is the one you mean", shown)
-		}
-		return "an internationalised name: look twice whether it is the one you mean"
+	if u := domain.Unicode(string(d)); u != string(d) {
+		return fmt.Sprintf("it reads as %s: look twice whether that is the one you mean", u)
 	}
 	for _, r := range rules {
 		if r.Domain == d {
@@ -282,5 +281,5 @@ var glyphs = strings.NewReplacer("0", "o", "1", "l", "i", "l", "rn", "m", "vv", 
 // Short ones do by accident.
 func alike(a, b string) bool {
 	const short = 8
-	return glyphs.Replace(a) == glyphs.Replace(b) || len(a) >= short && max(len(a), len(b))-min(len(a), len(b)) <= 1 && distance(a, b) <= 1
+	return glyphs.Replace(a) == glyphs.Replace(b) || len(a) >= short && max(len(a), len(b))-min(len(a), len(b)) <= 1 && spelling.Distance(a, b) <= 1
 }

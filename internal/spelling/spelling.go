@@ -12,7 +12,7 @@ func Nearest(s string, words []string) string {
 		return ""
 	}
 	for _, w := range words {
-		switch n := distance(same, strings.ToLower(w)); {
+		switch n := Distance(same, strings.ToLower(w)); {
 		case n >= len(w):
 		case n < best:
 			best, found = n, w
@@ -23,9 +23,9 @@ func Nearest(s string, words []string) string {
 	return found
 }
 
-// distance counts the insertions, deletions, replacements and swaps of
+// Distance counts the insertions, deletions, replacements and swaps of
 // neighbours between a and b.
-func distance(a, b string) int {
+func Distance(a, b string) int {
 	var prev, row []int
 	next := make([]int, len(b)+1)
 	for j := range next {
