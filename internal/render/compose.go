@@ -143,14 +143,15 @@ const composeHead = `# The containers of this sandbox as corral brings them up, 
 #   CORRAL_MAIN_GATE_INSTANCE=... CORRAL_MAIN_GATE_NETNS=... docker compose up --detach main
 #   corral verify
 #
-# corral status, verify and down know the sandbox by its labels. A gate that is
+# corral verify, status and down know the sandbox by its labels. A gate that is
 # restarted has a new network: take the service down first, and bring both up anew.
 #
 # Host services and name servers on this machine's loopback are carried by relays
 # that corral makes; there are none here. What corral looks at before it starts a
 # sandbox nobody looks at here: that no mount was replaced meanwhile, that nothing is
 # mounted in a read-only mount (an engine before Docker 25 leaves that writable), and
-# what the agent changed that this machine would execute.
+# what the repositories were like, so that nobody can tell what the agent changed in
+# them that this machine would execute.
 #
 # Secrets are variables of whoever runs that. No value belongs in this file.
 `
