@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"time"
 
@@ -27,9 +28,24 @@ type question struct {
 }
 
 const (
-	maxQuestion    = 4096
+	maxQuestion    = 8192 // a path may have 4096 bytes
 	controlTimeout = 30 * time.Second
+	// refreshTimeout is for the resolution, the turn of another one before it, and
+	// the rest.
+	refreshTimeout = 3 * resolveTimeout
+	// maxQuestions are answered at the same time.
+	maxQuestions = 16
+	// maxAnswer is more than any gate has to say.
+	maxAnswer = 64 << 20
 )
+
+// timeout is how long a question may take.
+func (q question) timeout() time.Duration {
+	if q.Refresh != "" {
+		return refreshTimeout
+	}
+	return controlTimeout
+}
 
 // listenControl opens the control socket in the gate's own file system, which
 // no service shares.
@@ -51,9 +67,12 @@ func listenControl(path string) (*net.UnixListener, error) {
 	return l, os.Chmod(path, 0o600)
 }
 
-// serveControl answers questions, one at a time, until the context ends.
+// serveControl answers questions, some at a time, until the context ends.
 func serveControl(ctx context.Context, l *net.UnixListener, answer func(context.Context, question) (any, error)) error {
 	defer context.AfterFunc(ctx, func() { l.Close() })()
+	var talks sync.WaitGroup
+	defer talks.Wait()
+	slots := make(chan struct{}, maxQuestions)
 	for {
 		conn, err := l.Accept()
 		if ctx.Err() != nil {
@@ -62,14 +81,22 @@ func serveControl(ctx context.Context, l *net.UnixListener, answer func(context.
 		if err != nil {
 			return err
 		}
-		converse(ctx, conn, answer)
+		select {
+		case slots <- struct{}{}:
+		case <-ctx.Done():
+			conn.Close()
+			return nil
+		}
+		talks.Go(func() {
+			defer func() { <-slots }()
+			converse(ctx, conn, answer)
+		})
 	}
 }
 
 func converse(ctx context.Context, conn net.Conn, answer func(context.Context, question) (any, error)) {
 	defer conn.Close()
-	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
-	defer cancel()
+	defer context.AfterFunc(ctx, func() { conn.SetReadDeadline(time.Unix(1, 0)) })()
 	conn.SetDeadline(time.Now().Add(controlTimeout))
 	line, err := bufio.NewReader(io.LimitReader(conn, maxQuestion)).ReadBytes('\n')
 	if err != nil {
@@ -79,23 +106,33 @@ func converse(ctx context.Context, conn net.Conn, answer func(context.Context, q
 	if err := json.Unmarshal(line, &q); err != nil {
 		return
 	}
+	ctx, cancel := context.WithTimeout(ctx, q.timeout())
+	defer cancel()
 	a, err := answer(ctx, q)
 	if err != nil {
-		a = refusal{Error: err.Error()}
+		r := refusal{Error: err.Error(), Status: exit.Failed}
+		if e := (*exit.Error)(nil); errors.As(err, &e) {
+			r.Status, r.Hint = e.Status, e.Hint
+		}
+		a = r
 	}
+	conn.SetDeadline(time.Now().Add(controlTimeout))
 	enc := json.NewEncoder(conn) // no indentation: an account is long, and would be in memory twice
 	enc.SetEscapeHTML(false)
 	enc.Encode(a)
 }
 
-// refusal is the answer to a question that could not be answered.
+// refusal is the answer to a question that could not be answered, with the status
+// to leave with.
 type refusal struct {
-	Error string `json:"error"`
+	Error  string `json:"error"`
+	Hint   string `json:"hint,omitempty"`
+	Status int    `json:"status,omitempty"`
 }
 
 // call asks the gate of this container.
 func call(ctx context.Context, q question) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
+	ctx, cancel := context.WithTimeout(ctx, q.timeout()+controlTimeout)
 	defer cancel()
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "unix", spec.GateSocket)
@@ -110,7 +147,7 @@ func call(ctx context.Context, q question) ([]byte, error) {
 	if err := json.NewEncoder(conn).Encode(q); err != nil {
 		return nil, err
 	}
-	answer, err := io.ReadAll(io.LimitReader(conn, maxLine))
+	answer, err := io.ReadAll(io.LimitReader(conn, maxAnswer))
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +156,7 @@ func call(ctx context.Context, q question) ([]byte, error) {
 		return nil, errors.New("the gate broke off its answer")
 	}
 	if r.Error != "" {
-		return nil, errors.New(r.Error)
+		return nil, &exit.Error{Status: max(r.Status, exit.Failed), Err: errors.New(r.Error), Hint: r.Hint}
 	}
 	return answer, nil
 }

@@ -17,7 +17,9 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/corral-sandbox/corral/internal/exit"
 	"github.com/corral-sandbox/corral/internal/spec"
@@ -27,6 +29,8 @@ const usage = `usage: corral-gate COMMAND
 
   serve               close the namespace, open what the document grants, and watch (PID 1)
   status [--json]     how it is; exit 1 unless it is ready
+  refresh [--spec FILE] [--json]
+                      resolve the names again, or go by another document from now on
   verdicts --after N  what became of packets from probe ports since mark N, as JSON
   trial               what a gate could rely on here, a feature a line (PID 1 of an empty namespace)
   relay [--dns] LISTEN TARGET...
@@ -47,10 +51,13 @@ func run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args []
 	}
 	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
-	asJSON, dns, after, tried := false, false, uint64(0), trial{}
+	asJSON, dns, after, tried, file := false, false, uint64(0), trial{}, spec.GateFile
 	switch args[0] {
 	case "status":
 		flags.BoolVar(&asJSON, "json", false, "")
+	case "refresh":
+		flags.BoolVar(&asJSON, "json", false, "")
+		flags.StringVar(&file, "spec", file, "")
 	case "relay":
 		flags.BoolVar(&dns, "dns", false, "")
 	case "verdicts":
@@ -71,6 +78,8 @@ func run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args []
 		return work(ctx)
 	case "status":
 		return status(ctx, stdout, asJSON)
+	case "refresh":
+		return refresh(ctx, stdout, file, asJSON)
 	case "verdicts":
 		answer, err := call(ctx, question{Verdicts: &after})
 		if err != nil {
@@ -119,6 +128,57 @@ func status(ctx context.Context, stdout io.Writer, asJSON bool) error {
 	return nil
 }
 
+// refresh has the gate resolve again, and go by a document.
+func refresh(ctx context.Context, stdout io.Writer, file string, asJSON bool) error {
+	file, err := filepath.Abs(file)
+	if err != nil {
+		return err
+	}
+	answer, err := call(ctx, question{Refresh: file})
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		_, err := stdout.Write(answer)
+		return err
+	}
+	var r spec.Refreshed
+	if err := json.Unmarshal(answer, &r); err != nil {
+		return err
+	}
+	_, err = io.WriteString(stdout, refreshedText(r))
+	return err
+}
+
+func refreshedText(r spec.Refreshed) string {
+	var b strings.Builder
+	for _, d := range r.Added {
+		fmt.Fprintf(&b, "added    %s\n", d)
+	}
+	for _, d := range r.Removed {
+		fmt.Fprintf(&b, "removed  %s\n", d)
+	}
+	for _, p := range r.Pins {
+		if p.Failed != "" {
+			fmt.Fprintf(&b, "kept     %s as it was: %s (%s)\n", p.Domain, p.Failed, p.Origin)
+		}
+	}
+	for _, u := range r.Unpinned {
+		fmt.Fprintf(&b, "unpinned %s: %s (%s)\n", u.Domain, u.Reason, u.Origin)
+	}
+	b.WriteString(sharedText(r.Shared))
+	fmt.Fprintf(&b, "%d pins, %d destinations added, %d removed, %d connections ended\n", len(r.Pins), len(r.Added), len(r.Removed), r.Ended)
+	return b.String()
+}
+
+func sharedText(shared []spec.Shared) string {
+	var b strings.Builder
+	for _, s := range shared {
+		fmt.Fprintf(&b, "shared   %s of %s goes on for %s × %d\n", endpoint(s.Addr, s.Port), s.Removed, s.With, s.Flows)
+	}
+	return b.String()
+}
+
 func statusText(s spec.GateStatus) string {
 	var b bytes.Buffer
 	state := string(s.State)
@@ -134,15 +194,38 @@ func statusText(s spec.GateStatus) string {
 		b.WriteString(", THE KERNEL HAS OTHERS THAN APPLIED")
 	}
 	fmt.Fprintf(&b, "\nworker restarts: %d\n", s.WorkerRestarts)
+	if !s.Refreshed.IsZero() {
+		fmt.Fprintf(&b, "names resolved %s", s.Refreshed.UTC().Format(time.RFC3339))
+		if !s.NextRefresh.IsZero() {
+			fmt.Fprintf(&b, ", next %s", s.NextRefresh.UTC().Format(time.RFC3339))
+		}
+		b.WriteString("\n")
+	}
 	for _, p := range s.Pins {
 		var addrs []string
 		for _, a := range p.Addrs {
 			addrs = append(addrs, a.String())
 		}
 		fmt.Fprintf(&b, "pinned   %s %s (ports %s; %s)\n", p.Domain, strings.Join(addrs, " "), portsText(p.Ports, p.AnyPort), p.Origin)
+		if p.Failed != "" {
+			fmt.Fprintf(&b, "  kept as of %s: %s\n", p.At.UTC().Format(time.RFC3339), p.Failed)
+		}
+		if n := len(p.Fading); n > 0 {
+			flows := 0
+			for _, f := range p.Fading {
+				flows += f.Flows
+			}
+			fmt.Fprintf(&b, "  and %d that it had until %s or later, with %d connections\n", n, p.Fading[0].Since.UTC().Format(time.RFC3339), flows)
+		}
 	}
 	for _, u := range s.Unpinned {
 		fmt.Fprintf(&b, "unpinned %s: %s (%s)\n", u.Domain, u.Reason, u.Origin)
+	}
+	b.WriteString(sharedText(s.Shared))
+	for _, r := range s.Rules {
+		if r.Packets > 0 && r.Chain == "OUTPUT" { // where everything is decided
+			fmt.Fprintf(&b, "rule     %s %s %s × %d packets, %d bytes\n", r.Family, r.Chain, r.Rule, r.Packets, r.Bytes)
+		}
 	}
 	for _, d := range s.Denied {
 		fmt.Fprintf(&b, "denied   %s %s × %d (%s)\n", d.Proto, endpoint(d.Addr, d.Port), d.Count, d.Rule)

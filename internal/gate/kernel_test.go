@@ -114,7 +114,7 @@ func (p *pair) isClosed(t *testing.T) {
 // Whatever step a start fails at, and however, nothing is open afterwards, and
 // before it ends the gate has not said that it is ready.
 func TestFailureAtEachStep(t *testing.T) {
-	for _, step := range []string{"close", "read", "worker", "open-resolver", "resolve", "pin", "rules", "names", "self-check"} {
+	for _, step := range []string{"close", "read", "own", "worker", "open-resolver", "resolve", "pin", "rules", "names", "self-check"} {
 		t.Run(step, func(t *testing.T) {
 			t.Parallel()
 			p := newPair(t)

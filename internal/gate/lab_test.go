@@ -82,6 +82,8 @@ type pair struct {
 	mu      sync.Mutex
 	records map[string][]string // what the resolver knows: owner -> records
 	subset  map[string]int      // how many of them it gives at a time, if not all
+	ttl     map[string]int      // of a name's records, if not 60
+	strange map[string]func(dns.ResponseWriter, *dns.Msg)
 	asked   []string
 	packets []packet
 }
@@ -96,7 +98,8 @@ func newPair(t *testing.T) *pair {
 	t.Helper()
 	testenv.Require(t, "netns")
 	suffix := fmt.Sprintf("%d-%d", os.Getpid(), pairs.next())
-	p := &pair{t: t, gate: "cg" + suffix, world: "cw" + suffix, records: map[string][]string{}, subset: map[string]int{}}
+	p := &pair{t: t, gate: "cg" + suffix, world: "cw" + suffix, records: map[string][]string{}, subset: map[string]int{},
+		ttl: map[string]int{}, strange: map[string]func(dns.ResponseWriter, *dns.Msg){}}
 	for _, ns := range []string{p.gate, p.world} {
 		run(t, "ip", "netns", "add", ns)
 		t.Cleanup(func() { run(t, "ip", "netns", "del", ns) })
@@ -215,10 +218,17 @@ func (p *pair) serveDNS() {
 }
 
 func (p *pair) answer(w dns.ResponseWriter, q *dns.Msg) {
+	name := strings.ToLower(q.Question[0].Name)
+	p.mu.Lock()
+	p.asked = append(p.asked, name)
+	strange := p.strange[name]
+	p.mu.Unlock()
+	if strange != nil {
+		strange(w, q)
+		return
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	name := strings.ToLower(q.Question[0].Name)
-	p.asked = append(p.asked, name)
 	m := new(dns.Msg).SetReply(q)
 	records, known := p.records[name]
 	if !known {
@@ -228,8 +238,12 @@ func (p *pair) answer(w dns.ResponseWriter, q *dns.Msg) {
 		p.records[name] = slices.Concat(records[n:], records[:n])
 		records = records[:n]
 	}
+	ttl, set := p.ttl[name]
+	if !set {
+		ttl = 60
+	}
 	for _, s := range records {
-		rr, err := dns.NewRR(name + " 60 IN " + s)
+		rr, err := dns.NewRR(fmt.Sprintf("%s %d IN %s", name, ttl, s))
 		if err != nil {
 			p.t.Error(err)
 			return
@@ -543,7 +557,8 @@ func (p *pair) agent(ctx context.Context, args ...string) (string, error) {
 }
 
 // act is the agent's side: connect ADDR, send ADDR, upload ADDR, lookup SERVER
-// NAME NETWORK, loop SERVER, flood ADDR or storm N. It prints what came of it and how long it took.
+// NAME NETWORK, loop SERVER, flood ADDR, storm N, hold ADDR HOW or roam NAME PORT
+// UNLISTED. It prints what came of it and how long it took.
 func act(args []string) int {
 	if err := syscall.Setresgid(agentUID, agentUID, agentUID); err != nil {
 		fmt.Println(err)
@@ -587,6 +602,10 @@ func act(args []string) int {
 		return flood(args[1])
 	case "storm":
 		return storm(args[1])
+	case "hold":
+		return hold(args[1], args[2])
+	case "roam":
+		return roam(args[1], args[2], args[3])
 	}
 	fmt.Printf("%v after %v\n", err, time.Since(began))
 	if err != nil {

@@ -28,15 +28,15 @@ const (
 // named are the pins, and what the document itself gives an address: the host,
 // if services may use any port of it, and the peers of links. Those come first,
 // so that no pin takes their name.
-func (g *gate) named() []spec.Pin {
+func named(g spec.Gate, pins []spec.Pin) []spec.Pin {
 	var fixed []spec.Pin
-	if len(g.spec.HostPorts) > 0 {
-		fixed = append(fixed, spec.Pin{Domain: spec.HostName, Addrs: []netip.Addr{g.spec.Gateway}, Ports: sorted(g.spec.HostPorts)})
+	if len(g.HostPorts) > 0 {
+		fixed = append(fixed, spec.Pin{Domain: spec.HostName, Addrs: []netip.Addr{g.Gateway}, Ports: sorted(g.HostPorts)})
 	}
-	for _, l := range g.spec.Links {
+	for _, l := range g.Links {
 		fixed = append(fixed, spec.Pin{Domain: l.Name, Addrs: []netip.Addr{l.Addr}, Ports: []uint16{l.Port}})
 	}
-	return append(fixed, g.pins...)
+	return append(fixed, pins...)
 }
 
 // zone is a pin table made ready for lookups.

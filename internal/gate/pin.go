@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"slices"
@@ -29,8 +30,8 @@ type resolution struct {
 	err   error
 }
 
-// resolveNames asks for every name once, in parallel.
-func resolveNames(ctx context.Context, g spec.Gate, ask func(context.Context, request) (reply, error)) map[string]resolution {
+// resolveNames asks the resolvers of g once for every name, in parallel.
+func resolveNames(ctx context.Context, g spec.Gate, domains []string, ask func(context.Context, request) (reply, error)) map[string]resolution {
 	ctx, cancel := context.WithTimeoutCause(ctx, resolveTimeout, fmt.Errorf("not resolved within %v", resolveTimeout))
 	defer cancel()
 	var servers []netip.AddrPort
@@ -42,11 +43,7 @@ func resolveNames(ctx context.Context, g spec.Gate, ask func(context.Context, re
 		mu      sync.Mutex
 		results = map[string]resolution{}
 	)
-	distinct := map[string]bool{}
-	for _, n := range g.Names {
-		distinct[n.Domain] = true
-	}
-	for name := range distinct {
+	for _, name := range domains {
 		wg.Go(func() {
 			r, err := ask(ctx, request{Resolve: &lookup{Name: name, Servers: servers}})
 			if err == nil && len(r.Addrs) == 0 {
@@ -61,26 +58,140 @@ func resolveNames(ctx context.Context, g spec.Gate, ask func(context.Context, re
 	return results
 }
 
-// decide makes pins of what the names resolved to. Names that are listed
-// several times are one pin for each set of ports. A name that has no address
-// which may be pinned is an error; a soft one stays closed and is reported.
-func decide(g spec.Gate, results map[string]resolution, now time.Time) (pins []spec.Pin, unpinned []spec.Unpinned, err error) {
+// outcome is what became of every name of a document.
+type outcome struct {
+	pins     []spec.Pin
+	unpinned []spec.Unpinned
+}
+
+// domains are the names of a document, each once.
+func domains(g spec.Gate) []string {
+	var all []string
+	for _, n := range g.Names {
+		all = append(all, n.Domain)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// decide makes pins of what the names resolved to. Names that are listed several
+// times are one pin for each set of ports. before is what they were pinned to so
+// far: a name that now has no address which may be pinned keeps what it had and
+// says why, one that was not looked up keeps it without a word, and what it no
+// longer has fades. A name with nothing to keep is an error; a soft one stays
+// closed and is reported.
+func decide(g spec.Gate, before outcome, results map[string]resolution, now time.Time) (outcome, error) {
 	never := never(g)
+	var next outcome
 	var failures []error
 	for _, n := range g.Names {
-		r := results[n.Domain]
+		r, asked := results[n.Domain]
 		addrs, err := admit(n, r, never)
+		old, had := lately(before.pins, n, never)
+		p := spec.Pin{Domain: n.Domain, Addrs: addrs, Ports: sorted(n.Ports), AnyPort: n.AnyPort,
+			TTL: r.ttl, At: now, Soft: n.Soft, Origin: n.Origin}
 		switch {
 		case err == nil:
-			pins = append(pins, spec.Pin{Domain: n.Domain, Addrs: addrs, Ports: sorted(n.Ports), AnyPort: n.AnyPort,
-				TTL: r.ttl, At: now, Soft: n.Soft, Origin: n.Origin})
+			p.Fading = fade(old, addrs, now)
+		case had:
+			p.Addrs, p.Fading, p.TTL, p.At, p.Failed = old.Addrs, old.Fading, old.TTL, old.At, old.Failed
+			if asked {
+				p.Failed = err.Error()
+			}
 		case n.Soft:
-			unpinned = append(unpinned, spec.Unpinned{Domain: n.Domain, Reason: err.Error(), Origin: n.Origin})
+			u := spec.Unpinned{Domain: n.Domain, Reason: err.Error(), Origin: n.Origin}
+			if i := slices.IndexFunc(before.unpinned, func(u spec.Unpinned) bool { return u.Domain == n.Domain }); i >= 0 && !asked {
+				u.Reason = before.unpinned[i].Reason
+			}
+			next.unpinned = append(next.unpinned, u)
+			continue
 		default:
 			failures = append(failures, fmt.Errorf("%s (%s): %w", n.Domain, n.Origin, err))
+			continue
+		}
+		next.pins = append(next.pins, p)
+	}
+	return next, errors.Join(failures...)
+}
+
+// lately is what a name was pinned to, as far as it may be still, with the newest
+// lookup's particulars. Without any of its addresses it is nothing.
+func lately(pins []spec.Pin, n spec.Name, never []netip.Prefix) (old spec.Pin, had bool) {
+	may := func(a netip.Addr) bool { return netguard.Pin(a, n.Private, never) == nil }
+	for _, p := range pins {
+		if p.Domain != n.Domain {
+			continue
+		}
+		if p.At.After(old.At) {
+			old.TTL, old.At, old.Failed = p.TTL, p.At, p.Failed
+		}
+		for _, a := range p.Addrs {
+			if may(a) && !slices.Contains(old.Addrs, a) {
+				old.Addrs = append(old.Addrs, a)
+			}
+		}
+		for _, f := range p.Fading {
+			same := func(o spec.Fading) bool { return o.Addr == f.Addr }
+			if may(f.Addr) && !slices.ContainsFunc(old.Fading, same) {
+				old.Fading = append(old.Fading, f)
+			}
 		}
 	}
-	return pins, unpinned, errors.Join(failures...)
+	old.Fading = slices.DeleteFunc(old.Fading, func(f spec.Fading) bool { return slices.Contains(old.Addrs, f.Addr) })
+	return old, len(old.Addrs) > 0
+}
+
+// fade has what old had and addrs do not have, the longest gone first.
+func fade(old spec.Pin, addrs []netip.Addr, now time.Time) []spec.Fading {
+	var fading []spec.Fading
+	for _, f := range old.Fading {
+		if !slices.Contains(addrs, f.Addr) {
+			fading = append(fading, f)
+		}
+	}
+	for _, a := range old.Addrs {
+		if !slices.Contains(addrs, a) {
+			fading = append(fading, spec.Fading{Addr: a, Since: now})
+		}
+	}
+	slices.SortStableFunc(fading, func(a, b spec.Fading) int { return a.Since.Compare(b.Since) })
+	return fading
+}
+
+// maxFading bounds what a name keeps beside its addresses, unless more of it is in
+// use: four times what it can have at once.
+const maxFading = 4 * resolve.MaxRecords
+
+// thin lets go of what fades and has no connection: what is due by now, and the
+// longest gone beyond the limit.
+func thin(g spec.Gate, pins []spec.Pin, now time.Time) []spec.Pin {
+	pins = slices.Clone(pins)
+	for i, p := range pins {
+		var kept []spec.Fading
+		excess := len(p.Fading) - maxFading
+		for _, f := range p.Fading {
+			switch {
+			case f.Flows > 0:
+				kept = append(kept, f)
+			case excess > 0:
+				excess--
+			case !now.Before(f.Since.Add(grace(g, p))):
+			default:
+				kept = append(kept, f)
+			}
+		}
+		pins[i].Fading = kept
+	}
+	return pins
+}
+
+// grace is how long what a pin's name no longer has stays pinned at least.
+func grace(g spec.Gate, p spec.Pin) time.Duration {
+	d := spec.DefaultPinGrace
+	if g.PinGrace > 0 {
+		d = g.PinGrace
+	}
+	return max(d, 2*p.TTL)
 }
 
 // admit returns the addresses of one name, sorted, each once. One that may not
@@ -99,6 +210,33 @@ func admit(n spec.Name, r resolution, never []netip.Prefix) ([]netip.Addr, error
 		}
 	}
 	return addrs, nil
+}
+
+// noticeShown is how many addresses that names share are worth a line.
+const noticeShown = 5
+
+// sharedAddrs is a line for each address that several names have: nothing tells
+// them apart by it.
+func sharedAddrs(pins []spec.Pin) []string {
+	names := map[netip.Addr][]string{}
+	for _, p := range pins {
+		for _, a := range p.Addrs {
+			if !slices.Contains(names[a], p.Domain) {
+				names[a] = append(names[a], p.Domain)
+			}
+		}
+	}
+	var lines []string
+	for _, a := range slices.SortedFunc(maps.Keys(names), netip.Addr.Compare) {
+		if n := slices.Sorted(slices.Values(names[a])); len(n) > 1 {
+			more := ""
+			if len(n) > 2 {
+				more = fmt.Sprintf(" and %d more", len(n)-2)
+			}
+			lines = append(lines, fmt.Sprintf("%s, %s%s share %s: pins cannot tell them apart, nor from others there", n[0], n[1], more, a))
+		}
+	}
+	return lines
 }
 
 // tableOf has one entry a name, with all its addresses.
@@ -153,8 +291,29 @@ func writeNames(pins []spec.Pin) error {
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(hostsFile, []byte(hostsText(string(old), hostname, pins)), 0o644); err != nil {
+	if err := writeInPlace(hostsFile, old, hostsText(string(old), hostname, pins)); err != nil {
 		return err
 	}
-	return os.WriteFile(resolverFile, []byte(resolverText), 0o644)
+	if old, err = os.ReadFile(resolverFile); err != nil {
+		return err
+	}
+	return writeInPlace(resolverFile, old, resolverText)
+}
+
+// writeInPlace puts text where old is. A program that reads the file meanwhile
+// never finds less than one of the two: what old is longer is blanked before it is
+// cut off.
+func writeInPlace(path string, old []byte, text string) error {
+	if string(old) == text {
+		return nil
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o644)
+	if err != nil {
+		return err
+	}
+	blanked := text + strings.Repeat("\n", max(0, len(old)-len(text)))
+	if _, err = f.WriteAt([]byte(blanked), 0); err == nil {
+		err = f.Truncate(int64(len(text)))
+	}
+	return errors.Join(err, f.Close())
 }

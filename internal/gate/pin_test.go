@@ -54,7 +54,8 @@ func TestDecide(t *testing.T) {
 	} {
 		for _, soft := range []bool{false, true} {
 			g.Names = []spec.Name{{Domain: "a.test", Ports: []uint16{443, 443}, Private: tt.private, Soft: soft, Origin: "corral.yaml:7"}}
-			pins, unpinned, err := decide(g, map[string]resolution{"a.test": tt.r}, noon)
+			got, err := decide(g, outcome{}, map[string]resolution{"a.test": tt.r}, noon)
+			pins, unpinned := got.pins, got.unpinned
 			switch {
 			case tt.err == "":
 				var got []string
@@ -81,7 +82,7 @@ func TestDecide(t *testing.T) {
 func TestDecideTellsAll(t *testing.T) {
 	g := document
 	g.Names = []spec.Name{{Domain: "a.test", Origin: "x:1"}, {Domain: "b.test", Origin: "x:2"}}
-	_, _, err := decide(g, nil, noon)
+	_, err := decide(g, outcome{}, nil, noon)
 	if err == nil || !strings.Contains(err.Error(), "a.test (x:1)") || !strings.Contains(err.Error(), "b.test (x:2)") {
 		t.Error(err)
 	}

@@ -241,12 +241,12 @@ func nflog(record, id string) string {
 	return fmt.Sprintf("NFLOG --nflog-prefix %q --nflog-group %d", "corral:"+record+":"+id, nflogGroup)
 }
 
-// sets are what the pins grant.
+// sets are what the pins grant, what fades included.
 func sets(pins []spec.Pin) []netfilter.Set {
 	exact := netfilter.Set{Name: setPins}
 	whole := netfilter.Set{Name: setPinsAny, AnyPort: true}
 	for _, p := range pins {
-		for _, a := range p.Addrs {
+		for _, a := range addresses(p) {
 			if p.AnyPort {
 				whole.Entries = append(whole.Entries, netfilter.Entry{Addr: a})
 				continue
@@ -257,6 +257,42 @@ func sets(pins []spec.Pin) []netfilter.Set {
 		}
 	}
 	return []netfilter.Set{exact, whole}
+}
+
+// addresses are those that a pin grants.
+func addresses(p spec.Pin) []netip.Addr {
+	all := slices.Clone(p.Addrs)
+	for _, f := range p.Fading {
+		all = append(all, f.Addr)
+	}
+	return all
+}
+
+// grants reports whether the rules and sets of a document let new connections
+// through to a destination: the same in Go as in the kernel.
+func grants(g spec.Gate, pinned map[netfilter.Entry]bool, to netip.AddrPort) bool {
+	a, port := to.Addr(), to.Port()
+	switch {
+	case pinned[netfilter.Entry{Addr: a, Port: port}], pinned[netfilter.Entry{Addr: a}]:
+		return true
+	case a == g.Gateway && slices.Contains(g.HostPorts, port):
+		return true
+	case slices.ContainsFunc(g.Links, func(l spec.Link) bool { return l.Addr == a && l.Port == port }):
+		return true
+	}
+	return g.Class == spec.ClassPublic && slices.Contains(publicPorts, port) && netguard.Classify(a) == netguard.Public &&
+		!slices.ContainsFunc(never(g), func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// entries are what sets hold, to look things up in.
+func entries(sets []netfilter.Set) map[netfilter.Entry]bool {
+	all := map[netfilter.Entry]bool{}
+	for _, s := range sets {
+		for _, e := range s.Entries {
+			all[e] = true
+		}
+	}
+	return all
 }
 
 func sorted(ports []uint16) []uint16 {

@@ -8,7 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
+	"os/signal"
 	"sync"
 	"syscall"
 	"time"
@@ -30,13 +32,30 @@ type gate struct {
 	worker   *supervisor
 	resolved map[string]resolution
 
-	// mu guards what a question may read while a start writes it.
-	mu       sync.Mutex
-	state    spec.GateState
-	spec     spec.Gate
-	pins     []spec.Pin
-	unpinned []spec.Unpinned
-	applied  applied
+	own    []netip.Prefix // which this namespace is on
+	warned bool           // of what tidy could not end; the watchdog's
+
+	// turn is held by whoever changes what is pinned: one at a time.
+	turn chan struct{}
+	// fence is held while the kernel's rules and sets change together with applied,
+	// and while the two are compared.
+	fence sync.Mutex
+
+	// mu guards what a question may read while a start or a refresh writes it. The
+	// values are replaced as wholes, never written into.
+	mu        sync.Mutex
+	state     spec.GateState
+	spec      spec.Gate
+	pins      []spec.Pin
+	unpinned  []spec.Unpinned
+	applied   applied
+	sharing   []sharing
+	unended   bool         // there may be connections to what is granted no longer
+	asking    []netip.Addr // resolvers that a refresh asks, beside those of spec
+	lookAgain time.Time
+	due       map[string]due
+	refreshed time.Time
+	dated     chan struct{} // holds one token when due has changed
 }
 
 // applied is what the kernel should have while the gate serves.
@@ -56,16 +75,20 @@ func serve(ctx context.Context, stdout, stderr io.Writer) error {
 			"serve runs as PID 1 only")
 	}
 	thrift()
-	g := &gate{out: &lineWriter{w: stdout}, instance: rand.Text()}
+	g := &gate{out: &lineWriter{w: stdout}, instance: rand.Text(), turn: make(chan struct{}, 1), dated: make(chan struct{}, 1)}
 	g.words = &prefixWriter{w: stderr, prefix: "corral-gate: worker: "}
 	g.sayf("fences services without NET_RAW, NET_ADMIN, SETUID, SETGID, SYS_ADMIN, SYS_PTRACE that do not run as uid %d, and no others", spec.WorkerUID)
 
 	alive, end := context.WithCancel(ctx)
 	defer end()
 	g.tasks, alive = errgroup.WithContext(alive)
+	hangup := make(chan os.Signal, 1)
+	signal.Reset(syscall.SIGHUP) // elsewhere it means the end
+	signal.Notify(hangup, syscall.SIGHUP)
 	err := g.start(alive)
 	if err == nil {
 		settle()
+		g.tasks.Go(func() error { return g.keepFresh(alive, hangup) })
 		err = g.watch(alive)
 	}
 	g.mu.Lock()
@@ -134,6 +157,8 @@ func (g *gate) answer(ctx context.Context, q question) (any, error) {
 		return g.proof(ctx, *q.Verdicts)
 	case q.Status:
 		return g.status(ctx)
+	case q.Refresh != "":
+		return g.refresh(ctx, q.Refresh)
 	}
 	return nil, errors.New("nothing is asked")
 }
@@ -141,20 +166,23 @@ func (g *gate) answer(ctx context.Context, q question) (any, error) {
 func (g *gate) status(ctx context.Context) (spec.GateStatus, error) {
 	g.mu.Lock()
 	s := spec.GateStatus{Version: spec.Version, State: g.state, Instance: g.instance,
-		Backend: g.kernel.Backend(), Class: g.spec.Class, Policy: g.spec.Policy, Pins: g.pins, Unpinned: g.unpinned, WorkerRestarts: g.worker.restarted()}
-	applied := g.applied
+		Backend: g.kernel.Backend(), Class: g.spec.Class, Policy: g.spec.Policy, Pins: g.pins, Unpinned: g.unpinned, WorkerRestarts: g.worker.restarted(),
+		Refreshed: g.refreshed, NextRefresh: g.nextRefresh()}
 	g.mu.Unlock()
 	var st syscall.Stat_t
 	if err := syscall.Stat("/proc/self/ns/net", &st); err != nil {
 		return s, err
 	}
 	s.NetNS = st.Ino
-	if applied.rules != nil {
-		rules, sets, err := g.readBack(ctx, applied)
-		if err != nil {
-			return s, err
-		}
-		s.Applied, s.ReadBack = netfilter.Digest(applied.rules, applied.sets), netfilter.Digest(rules, sets)
+	if err := g.countRules(ctx, &s); err != nil {
+		return s, err
+	}
+	var err error
+	if s.Pins, err = g.countFlows(ctx, s.Pins); err != nil {
+		return s, err
+	}
+	if s.Shared, err = g.stillShared(ctx); err != nil {
+		return s, err
 	}
 	r, err := g.worker.ask(ctx, request{Account: true})
 	if err != nil {
@@ -165,6 +193,28 @@ func (g *gate) status(ctx context.Context) (spec.GateStatus, error) {
 		s.Denied, s.DeniedMore, s.RefusedNames, s.RefusedMore = a.Denied, a.DeniedMore, a.Refused, a.RefusedMore
 	}
 	return s, nil
+}
+
+// countRules reads back what is in force, and what its rules have seen.
+func (g *gate) countRules(ctx context.Context, s *spec.GateStatus) error {
+	g.fence.Lock()
+	defer g.fence.Unlock()
+	if g.applied.rules == nil {
+		return nil
+	}
+	rules, sets, err := g.readBack(ctx, g.applied)
+	if err != nil {
+		return err
+	}
+	s.Applied, s.ReadBack = netfilter.Digest(g.applied.rules, g.applied.sets), netfilter.Digest(rules, sets)
+	counters, err := g.kernel.Counters(ctx)
+	if err != nil {
+		return err
+	}
+	for _, c := range counters {
+		s.Rules = append(s.Rules, spec.RuleCount{Family: c.Family.String(), Chain: c.Chain, Rule: c.ID, Packets: c.Packets, Bytes: c.Bytes})
+	}
+	return nil
 }
 
 // lineWriter lets several goroutines write whole lines.

@@ -6,12 +6,15 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"net/netip"
 	"os"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/vishvananda/netlink"
 
 	"github.com/corral-sandbox/corral/internal/exit"
 	"github.com/corral-sandbox/corral/internal/netfilter"
@@ -31,6 +34,7 @@ func (g *gate) steps() []step {
 	return []step{
 		{"close", g.close},
 		{"read", g.read},
+		{"own", g.learnOwn},
 		{"worker", g.startWorker},
 		{"open-resolver", g.openResolver},
 		{"resolve", g.resolve},
@@ -57,7 +61,7 @@ func (g *gate) start(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 	}
-	if err := g.tellWorker(ctx, true); err != nil {
+	if err := g.tellWorker(ctx, g.spec, g.pins, true); err != nil {
 		return fmt.Errorf("worker: %w", err)
 	}
 	g.mu.Lock()
@@ -98,15 +102,15 @@ func (g *gate) shut(ctx context.Context) error {
 		return nil
 	}
 	failures := []error{g.kernel.Close(ctx)}
-	for _, r := range g.families(closed) {
+	for _, r := range g.families(g.spec, closed) {
 		failures = append(failures, g.kernel.Apply(ctx, r))
 	}
 	return errors.Join(failures...)
 }
 
 // families are the rules of a stage for the families that there are.
-func (g *gate) families(at stage) []netfilter.Ruleset {
-	rules := rulesets(g.spec, at)
+func (g *gate) families(doc spec.Gate, at stage) []netfilter.Ruleset {
+	rules := rulesets(doc, at)
 	if !g.kernel.HasIPv6() {
 		rules = rules[:1]
 	}
@@ -132,6 +136,62 @@ func (g *gate) read(context.Context) error {
 	}
 	g.sayf("spec read: sandbox %q, service %q, %d names, %d host ports", s.Sandbox, s.Service, len(s.Names), len(s.HostPorts))
 	return nil
+}
+
+// learnOwn adds the networks that this namespace is on, and its way out, to what
+// may never be pinned: not every stack says so.
+func (g *gate) learnOwn(context.Context) error {
+	own, err := ownNetworks()
+	if err != nil {
+		return fmt.Errorf("the namespace's own addresses: %w", err)
+	}
+	g.mu.Lock()
+	g.own = own
+	g.spec = g.withOwn(g.spec)
+	g.mu.Unlock()
+	return nil
+}
+
+// withOwn is a document that never pins what is the namespace's own.
+func (g *gate) withOwn(doc spec.Gate) spec.Gate {
+	doc.Never = slices.Clone(doc.Never)
+	for _, p := range g.own {
+		if !slices.Contains(doc.Never, p) {
+			doc.Never = append(doc.Never, p)
+		}
+	}
+	return doc
+}
+
+// ownNetworks are the prefixes of the interfaces, loopback aside, and the default
+// gateways.
+func ownNetworks() ([]netip.Prefix, error) {
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, err
+	}
+	var own []netip.Prefix
+	for _, a := range addrs {
+		p, err := netip.ParsePrefix(a.String())
+		if err != nil {
+			return nil, err
+		}
+		if !p.Addr().IsLoopback() {
+			own = append(own, p.Masked())
+		}
+	}
+	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range routes {
+		gw, ok := netip.AddrFromSlice(r.Gw)
+		if ok && (r.Dst == nil || r.Dst.IP.IsUnspecified()) {
+			gw = gw.Unmap()
+			own = append(own, netip.PrefixFrom(gw, gw.BitLen()))
+		}
+	}
+	return own, nil
 }
 
 // loadSpec reads a document that nobody but root can have written. Where there
@@ -176,7 +236,7 @@ func (g *gate) startWorker(ctx context.Context) error {
 	}
 	g.tasks.Go(func() error { return g.worker.run(ctx) })
 	g.tasks.Go(func() error { return serveControl(ctx, control, g.answer) })
-	if err := g.tellWorker(ctx, false); err != nil {
+	if err := g.tellWorker(ctx, g.spec, g.pins, false); err != nil {
 		return fmt.Errorf("worker: %w", err)
 	}
 	g.sayf("worker started: uid %d, no capability; it holds %s", spec.WorkerUID, namesServer)
@@ -184,16 +244,16 @@ func (g *gate) startWorker(ctx context.Context) error {
 }
 
 // tellWorker gives the worker what it may answer lookups with.
-func (g *gate) tellWorker(ctx context.Context, serving bool) error {
-	p := g.spec.Probes
-	t := table{Instance: g.instance, Pins: tableOf(g.named()), Serving: serving,
+func (g *gate) tellWorker(ctx context.Context, doc spec.Gate, pins []spec.Pin, serving bool) error {
+	p := doc.Probes
+	t := table{Instance: g.instance, Pins: tableOf(named(doc, pins)), Serving: serving,
 		Own: []netip.Addr{p.Unlisted, p.Resolver, dockerResolver.Addr(), g.unlisted()}}
-	if g.spec.SinkNames {
+	if doc.SinkNames {
 		t.Sink = spec.SinkAddress
 	}
-	if g.spec.Class == spec.ClassPublic {
-		t.Never = never(g.spec)
-		for _, r := range g.spec.Resolvers {
+	if doc.Class == spec.ClassPublic {
+		t.Never = never(doc)
+		for _, r := range doc.Resolvers {
 			t.Forward = append(t.Forward, netip.AddrPortFrom(r, dnsPort))
 		}
 	}
@@ -204,7 +264,7 @@ func (g *gate) openResolver(ctx context.Context) error {
 	if len(g.spec.Names) == 0 {
 		return nil
 	}
-	if err := g.kernel.Apply(ctx, g.families(resolving)...); err != nil {
+	if err := g.kernel.Apply(ctx, g.families(g.spec, resolving)...); err != nil {
 		return err
 	}
 	g.sayf("lookups open for the worker alone: %v", g.spec.Resolvers)
@@ -212,11 +272,11 @@ func (g *gate) openResolver(ctx context.Context) error {
 }
 
 func (g *gate) resolve(ctx context.Context) error {
-	g.resolved = resolveNames(ctx, g.spec, g.lookUp)
+	g.resolved = resolveNames(ctx, g.spec, domains(g.spec), g.lookUp)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if err := g.kernel.Apply(ctx, g.families(closed)...); err != nil {
+	if err := g.kernel.Apply(ctx, g.families(g.spec, closed)...); err != nil {
 		return err
 	}
 	if len(g.spec.Names) > 0 {
@@ -245,39 +305,48 @@ func (e *lookupFailed) Unwrap() []error { return []error{e.error, &resolve.Error
 
 // failed reports whether a name that has to be pinned is not for a reason of
 // one of the kinds.
-func (g *gate) failed(kinds ...resolve.Kind) bool {
-	return slices.ContainsFunc(g.spec.Names, func(n spec.Name) bool {
+func failed(doc spec.Gate, results map[string]resolution, kinds ...resolve.Kind) bool {
+	return slices.ContainsFunc(doc.Names, func(n spec.Name) bool {
 		var e *resolve.Error
-		return !n.Soft && errors.As(g.resolved[n.Domain].err, &e) && slices.Contains(kinds, e.Kind)
+		return !n.Soft && errors.As(results[n.Domain].err, &e) && slices.Contains(kinds, e.Kind)
 	})
 }
 
 func (g *gate) pin(context.Context) error {
-	pins, unpinned, err := decide(g.spec, g.resolved, time.Now())
+	now := time.Now()
+	pinned, err := decide(g.spec, outcome{}, g.resolved, now)
 	if err != nil {
-		if g.failed(resolve.Timeout, resolve.Unreachable, resolve.ServFail, resolve.Refused) {
-			err = errors.Join(err, errors.New(spec.GateUnanswered))
-		}
-		return &exit.Error{Status: exit.Failed, Err: err, Hint: g.unresolved()}
+		return unpinnable(g.spec, g.resolved, err)
 	}
-	for _, u := range unpinned {
+	for _, u := range pinned.unpinned {
 		g.sayf("warning: %s (%s) stays closed: %s", u.Domain, u.Origin, u.Reason)
 	}
-	for _, p := range pins {
+	for _, p := range pinned.pins {
 		for _, a := range p.Addrs {
 			g.sayf("pinned %s %s, ports %s, for %v (%s)", p.Domain, a, portsText(p.Ports, p.AnyPort), p.TTL, p.Origin)
 		}
 	}
+	g.notice(nil, pinned.pins)
 	g.mu.Lock()
-	g.pins, g.unpinned = pins, unpinned
+	g.pins, g.unpinned, g.refreshed = pinned.pins, pinned.unpinned, now
 	g.mu.Unlock()
+	g.schedule(g.resolved, now)
+	g.resolved = nil
 	return nil
+}
+
+// unpinnable is the end of a start or a refresh for names that decide refused.
+func unpinnable(doc spec.Gate, results map[string]resolution, err error) error {
+	if failed(doc, results, resolve.Timeout, resolve.Unreachable, resolve.ServFail, resolve.Refused) {
+		err = errors.Join(err, errors.New(spec.GateUnanswered))
+	}
+	return &exit.Error{Status: exit.Failed, Err: err, Hint: unresolved(doc, results)}
 }
 
 // unresolved is what to do about names that cannot be pinned. Where the name
 // server is the host's own and silent, it may be that the firewall is.
-func (g *gate) unresolved() string {
-	if at := g.spec.Gateway; slices.Contains(g.spec.Resolvers, at) && g.failed(resolve.Timeout) {
+func unresolved(doc spec.Gate, results map[string]resolution) string {
+	if at := doc.Gateway; slices.Contains(doc.Resolvers, at) && failed(doc, results, resolve.Timeout) {
 		to := netip.AddrPortFrom(at, dnsPort)
 		return fmt.Sprintf("the name server of this machine is asked at %v, where corral's relay listens: see that it answers on this machine itself, and that no firewall drops what comes in by %s (%s; the same with proto tcp)",
 			to, spec.Bridge, letIn(to, "udp"))
@@ -285,10 +354,24 @@ func (g *gate) unresolved() string {
 	return "correct the name, or take it out of the policy; resolvers in config.yaml, or CORRAL_RESOLVERS, says which name servers are asked"
 }
 
+// notice says which addresses several names share, unless it was so before.
+func (g *gate) notice(before, pins []spec.Pin) {
+	known := sharedAddrs(before)
+	lines := slices.DeleteFunc(sharedAddrs(pins), func(l string) bool { return slices.Contains(known, l) })
+	for _, l := range lines[:min(len(lines), noticeShown)] {
+		g.sayf("notice: %s", l)
+	}
+	if n := len(lines) - noticeShown; n > 0 {
+		g.sayf("notice: so it is with %d more addresses", n)
+	}
+}
+
 // enforce fills the sets before the rules that refer to them, and replaces the
 // rules of each family at once.
 func (g *gate) enforce(ctx context.Context) error {
-	want := applied{rules: g.families(serving), sets: sets(g.pins)}
+	g.fence.Lock()
+	defer g.fence.Unlock()
+	want := applied{rules: g.families(g.spec, serving), sets: sets(g.pins)}
 	if err := g.kernel.ApplySets(ctx, want.sets...); err != nil {
 		return err
 	}
@@ -315,10 +398,10 @@ func (g *gate) enforce(ctx context.Context) error {
 // tellNames lets services find the pinned names: in the hosts file, and at the
 // names server for programs that read no hosts file.
 func (g *gate) tellNames(ctx context.Context) error {
-	if err := writeNames(g.named()); err != nil {
+	if err := writeNames(named(g.spec, g.pins)); err != nil {
 		return fmt.Errorf("names: %w", err)
 	}
-	if err := g.tellWorker(ctx, false); err != nil {
+	if err := g.tellWorker(ctx, g.spec, g.pins, false); err != nil {
 		return fmt.Errorf("names: %w", err)
 	}
 	g.sayf("names written: %s, %s", hostsFile, resolverFile)

@@ -23,9 +23,9 @@ func TestFailed(t *testing.T) {
 		{"no kind", false, errors.New("no answer from the resolver in time"), false},
 		{"none", false, nil, false},
 	} {
-		g := &gate{spec: spec.Gate{Names: []spec.Name{{Domain: "fine.test"}, {Domain: "a.test", Soft: tt.soft}}},
-			resolved: map[string]resolution{"fine.test": {}, "a.test": {err: tt.err}}}
-		if got := g.failed(resolve.Unreachable, resolve.Timeout); got != tt.want {
+		doc := spec.Gate{Names: []spec.Name{{Domain: "fine.test"}, {Domain: "a.test", Soft: tt.soft}}}
+		results := map[string]resolution{"fine.test": {}, "a.test": {err: tt.err}}
+		if got := failed(doc, results, resolve.Unreachable, resolve.Timeout); got != tt.want {
 			t.Errorf("%s: %v", tt.name, got)
 		}
 	}

@@ -38,6 +38,7 @@ func (g *gate) watch(ctx context.Context) error {
 			}
 			return fmt.Errorf("re-check failed against existing rules: %w", err)
 		}
+		g.tidy(ctx)
 		reapOrphans()
 	}
 }
@@ -45,6 +46,19 @@ func (g *gate) watch(ctx context.Context) error {
 // recheck is nil if the kernel has exactly the rules and sets that were
 // applied, and an unlisted address is still refused.
 func (g *gate) recheck(ctx context.Context) error {
+	if err := g.compare(ctx); err != nil {
+		return err
+	}
+	g.mu.Lock()
+	to := netip.AddrPortFrom(g.unlisted(), httpsPort)
+	g.mu.Unlock()
+	return unlistedRefused(ctx, to)
+}
+
+// compare is nil if the kernel has exactly what was applied.
+func (g *gate) compare(ctx context.Context) error {
+	g.fence.Lock()
+	defer g.fence.Unlock()
 	rules, sets, err := g.readBack(ctx, g.applied)
 	if err != nil {
 		return err
@@ -67,7 +81,7 @@ func (g *gate) recheck(ctx context.Context) error {
 	if len(lines) > 0 {
 		return errors.New(strings.Join(lines, "; "))
 	}
-	return unlistedRefused(ctx, netip.AddrPortFrom(g.unlisted(), httpsPort))
+	return nil
 }
 
 // readBack reads what the kernel has of everything that was applied. Reading

@@ -1,0 +1,587 @@
+package gate
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/corral-sandbox/corral/internal/exit"
+	"github.com/corral-sandbox/corral/internal/netfilter"
+	"github.com/corral-sandbox/corral/internal/spec"
+)
+
+// Names are resolved again when their answer has grown old, within bounds, and not
+// all gates' at the same time.
+const (
+	minAge       = 30 * time.Second
+	maxAge       = time.Hour
+	failureDelay = 5 * time.Minute // at most, after failures; and for names that stay closed
+	jitter       = 0.1
+	// together are names that fall due so soon after one another that one opening
+	// of the lookups does for them.
+	together = 2 * time.Second
+	// changesShown is how many changes of one refresh are worth a line.
+	changesShown = 20
+)
+
+// renewable are the fields of a document that a refresh may change. Everything else
+// is in rules that stay, or belongs to the sandbox.
+var renewable = []string{"policy", "resolvers", "names", "refresh", "pin_grace", "never"}
+
+// fixed are the fields in which two documents differ and may not.
+func fixed(a, b spec.Gate) []string {
+	var differ []string
+	x, y := reflect.ValueOf(a), reflect.ValueOf(b)
+	for i := range x.NumField() {
+		name, _, _ := strings.Cut(x.Type().Field(i).Tag.Get("json"), ",")
+		f, h := x.Field(i), y.Field(i)
+		empty := f.Kind() == reflect.Slice && f.Len() == 0 && h.Len() == 0
+		if !slices.Contains(renewable, name) && !empty && !bytes.Equal(spec.Encode(f.Interface()), spec.Encode(h.Interface())) {
+			differ = append(differ, name)
+		}
+	}
+	return differ
+}
+
+// refresh resolves all names of a document and goes by it from then on. One that
+// cannot be read, or that asks for more than a refresh can do, changes nothing.
+func (g *gate) refresh(ctx context.Context, path string) (spec.Refreshed, error) {
+	if err := g.takeTurn(ctx); err != nil {
+		return spec.Refreshed{}, err
+	}
+	defer g.endTurn()
+	g.mu.Lock()
+	was, state := g.spec, g.state
+	g.mu.Unlock()
+	if state != spec.GateReady {
+		return spec.Refreshed{}, exit.Failedf("try again once it says that it is ready", "the gate is not ready")
+	}
+	const stays = "what was in force stays in force"
+	doc, err := loadSpec(path)
+	if err != nil {
+		return spec.Refreshed{}, exit.Invalidf(stays, "%s: %w", path, err)
+	}
+	if differ := fixed(was, doc); len(differ) > 0 {
+		return spec.Refreshed{}, exit.Invalidf(stays+"; what else a document says takes a new gate",
+			"%s: a refresh cannot change %s", path, strings.Join(differ, ", "))
+	}
+	file := path
+	if path == spec.GateFile {
+		file = ""
+	}
+	r, err := g.renew(ctx, doc, domains(doc), file)
+	if err == nil {
+		settle()
+		g.sayf("refresh: %d names: %d destinations added, %d removed, %d connections ended", len(domains(doc)), len(r.Added), len(r.Removed), r.Ended)
+	}
+	return r, err
+}
+
+func (g *gate) takeTurn(ctx context.Context) error {
+	select {
+	case g.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("another refresh is under way: %w", context.Cause(ctx))
+	}
+}
+
+func (g *gate) endTurn() { <-g.turn }
+
+// renew resolves some names of a document and puts it in force: what is new is let
+// through before anything else changes, what is gone is let through until
+// everything else has changed. If a step fails, what was before is put back; if that
+// fails too, the gate closes. The document replaces the gate's file if it came from
+// another one.
+func (g *gate) renew(ctx context.Context, doc spec.Gate, names []string, file string) (spec.Refreshed, error) {
+	read := doc
+	doc = g.withOwn(doc)
+	g.mu.Lock()
+	was, before := g.spec, outcome{g.pins, g.unpinned}
+	g.mu.Unlock()
+	results, err := g.lookUpAgain(ctx, was, doc, names)
+	if err != nil {
+		return spec.Refreshed{}, err
+	}
+	now := time.Now()
+	next, err := decide(doc, before, results, now)
+	if err != nil {
+		return spec.Refreshed{}, unpinnable(doc, results, err)
+	}
+	if slices.ContainsFunc(next.pins, func(p spec.Pin) bool { return len(p.Fading) > maxFading }) {
+		if counted, err := g.countFlows(ctx, next.pins); err == nil { // otherwise all of it stays
+			next.pins = thin(doc, counted, time.Time{}) // retire does the rest
+		}
+	}
+	had, has := sets(before.pins), sets(next.pins)
+	added, removed := gone(has, had), gone(had, has)
+	if err := g.take(ctx, g.passage(was, doc, read, before, next, file)); err != nil {
+		return spec.Refreshed{}, err
+	}
+	g.mu.Lock()
+	g.spec, g.pins, g.unpinned, g.refreshed = doc, next.pins, next.unpinned, now
+	g.unended = g.unended || len(removed) > 0 || !reflect.DeepEqual(was, doc)
+	unended := g.unended
+	g.mu.Unlock()
+	g.schedule(results, now)
+
+	r := spec.Refreshed{Version: spec.Version, Pins: next.pins, Unpinned: next.unpinned, Added: added, Removed: removed, Shared: []spec.Shared{}}
+	if unended {
+		if r.Ended, err = g.endUnlisted(ctx, before.pins); err != nil {
+			g.sayf("refresh: warning: not every connection to what is granted no longer could be ended, it is tried again: %v", err)
+		}
+		if r.Shared, err = g.stillShared(ctx); err != nil {
+			g.sayf("refresh: warning: connections that several names may have: %v", err)
+		}
+	}
+	g.tellChanges(doc, before, next)
+	g.notice(before.pins, next.pins)
+	g.tellSilent(ctx, doc, before.pins, next.pins)
+	return r, nil
+}
+
+// lookUpAgain resolves names while everything else stays in force.
+func (g *gate) lookUpAgain(ctx context.Context, was, doc spec.Gate, names []string) (map[string]resolution, error) {
+	if len(names) == 0 {
+		return nil, nil
+	}
+	g.mu.Lock()
+	g.asking = doc.Resolvers
+	g.mu.Unlock()
+	if err := g.putChains(ctx, doc, refreshing); err != nil {
+		return nil, fmt.Errorf("open lookups: %w", err)
+	}
+	failed := failpoint("refresh-open")
+	var results map[string]resolution
+	if failed == nil {
+		results = resolveNames(ctx, doc, names, g.lookUp)
+	}
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutTimeout)
+	defer cancel()
+	if err := g.putChains(last, was, serving); err != nil {
+		return nil, g.giveUp(fmt.Errorf("refresh: lookups cannot be closed again: %w", err))
+	}
+	g.mu.Lock()
+	g.asking = nil
+	g.mu.Unlock()
+	if ctx.Err() != nil {
+		failed = context.Cause(ctx)
+	}
+	return results, failed
+}
+
+// change is one step of a refresh and the way back.
+type change struct {
+	name     string
+	do, undo func(context.Context) error
+}
+
+// passage are the steps from one document and its pins to the next.
+func (g *gate) passage(was, doc, read spec.Gate, before, next outcome, file string) []change {
+	had, has := sets(before.pins), sets(next.pins)
+	put := func(s []netfilter.Set) func(context.Context) error {
+		return func(ctx context.Context) error { return g.putSets(ctx, s) }
+	}
+	tell := func(doc spec.Gate, pins []spec.Pin) func(context.Context) error {
+		return func(ctx context.Context) error {
+			if reflect.DeepEqual(was, doc) && sameAddrs(before.pins, next.pins) {
+				return nil
+			}
+			return errors.Join(writeNames(named(doc, pins)), g.tellWorker(ctx, doc, pins, true))
+		}
+	}
+	var old []byte
+	return []change{
+		{"widen", put(union(had, has)), put(had)},
+		{"names", tell(doc, next.pins), tell(was, before.pins)},
+		{"keep", func(context.Context) error {
+			if file == "" {
+				return nil
+			}
+			var err error
+			if old, err = os.ReadFile(spec.GateFile); err != nil {
+				return err
+			}
+			return keep(spec.Encode(read))
+		}, func(context.Context) error {
+			if old == nil {
+				return nil
+			}
+			return keep(old)
+		}},
+		{"narrow", func(ctx context.Context) error {
+			return errors.Join(g.putChains(ctx, doc, serving), g.putSets(ctx, has))
+		}, func(ctx context.Context) error {
+			return errors.Join(g.putChains(ctx, was, serving), g.putSets(ctx, had))
+		}},
+		{"done", func(context.Context) error {
+			if file != "" {
+				discard(file, read)
+			}
+			return nil
+		}, func(context.Context) error { return nil }},
+	}
+}
+
+// sameAddrs reports whether lookups are answered alike.
+func sameAddrs(a, b []spec.Pin) bool {
+	return slices.EqualFunc(tableOf(a), tableOf(b), func(a, b spec.Pin) bool {
+		return a.Domain == b.Domain && slices.Equal(a.Addrs, b.Addrs)
+	})
+}
+
+// take takes the steps. After a failure everything is as it was, or the gate ends.
+func (g *gate) take(ctx context.Context, steps []change) error {
+	for i, s := range steps {
+		err := s.do(ctx)
+		if err == nil {
+			err = failpoint("refresh-" + s.name)
+		}
+		if err == nil {
+			continue
+		}
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutTimeout)
+		defer cancel()
+		var back []error
+		for _, s := range slices.Backward(steps[:i+1]) {
+			back = append(back, s.undo(last))
+		}
+		if failed := errors.Join(back...); failed != nil {
+			return g.giveUp(fmt.Errorf("refresh: %w; what was before cannot be put back: %w", err, failed))
+		}
+		return exit.Failedf("what was in force stays in force", "%s: %w", s.name, err)
+	}
+	return nil
+}
+
+// giveUp ends the gate, closed.
+func (g *gate) giveUp(err error) error {
+	g.tasks.Go(func() error { return err })
+	return err
+}
+
+// putSets changes the sets, for the watchdog in one step. If it cannot, they are as
+// they were.
+func (g *gate) putSets(ctx context.Context, s []netfilter.Set) error {
+	g.fence.Lock()
+	defer g.fence.Unlock()
+	if netfilter.Digest(nil, s) == netfilter.Digest(nil, g.applied.sets) {
+		return nil
+	}
+	if err := g.kernel.ApplySets(ctx, s...); err != nil {
+		return g.putBack(ctx, err, func(ctx context.Context) error { return g.kernel.ApplySets(ctx, g.applied.sets...) })
+	}
+	g.applied.sets = s
+	return nil
+}
+
+// putChains does for chains of our own, all that a refresh ever changes of the
+// rules, what putSets does for sets.
+func (g *gate) putChains(ctx context.Context, doc spec.Gate, at stage) error {
+	g.fence.Lock()
+	defer g.fence.Unlock()
+	rules := slices.Clone(g.applied.rules)
+	for i, want := range g.families(doc, at) {
+		changed := netfilter.Changed(rules[i], want)
+		if err := g.kernel.ApplyChains(ctx, want.Family, changed...); err != nil {
+			back := netfilter.Changed(want, g.applied.rules[i])
+			return g.putBack(ctx, err, func(ctx context.Context) error { return g.kernel.ApplyChains(ctx, want.Family, back...) })
+		}
+		g.applied.rules = slices.Clone(rules)
+		g.applied.rules[i] = want
+		rules = g.applied.rules
+	}
+	return nil
+}
+
+func (g *gate) putBack(ctx context.Context, err error, back func(context.Context) error) error {
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutTimeout)
+	defer cancel()
+	if failed := back(last); failed != nil {
+		return g.giveUp(fmt.Errorf("refresh: %w; what was before cannot be put back: %w", err, failed))
+	}
+	return err
+}
+
+// union has the entries of both, set by set.
+func union(a, b []netfilter.Set) []netfilter.Set {
+	both := slices.Clone(a)
+	for i := range both {
+		both[i].Entries = slices.Concat(a[i].Entries, b[i].Entries)
+	}
+	return both
+}
+
+// gone are the destinations that are in old and not in now, sorted by address.
+func gone(old, now []netfilter.Set) []string {
+	had, has := entries(old), entries(now)
+	lost := []netip.AddrPort{}
+	for e := range had {
+		if !has[e] {
+			lost = append(lost, netip.AddrPortFrom(e.Addr, e.Port))
+		}
+	}
+	slices.SortFunc(lost, netip.AddrPort.Compare)
+	words := []string{}
+	for _, l := range lost {
+		words = append(words, endpoint(l.Addr(), l.Port()))
+	}
+	return words
+}
+
+// keep makes text the gate's file: by a rename, or where the file is a mount of its
+// own, in place.
+func keep(text []byte) error {
+	next := spec.GateFile + ".next"
+	err := os.WriteFile(next, text, 0o644)
+	if err == nil {
+		if err = os.Rename(next, spec.GateFile); err == nil {
+			return nil
+		}
+		os.Remove(next)
+	}
+	if !errors.Is(err, syscall.EBUSY) && !errors.Is(err, syscall.EXDEV) && !errors.Is(err, syscall.EROFS) {
+		return err
+	}
+	old, err := os.ReadFile(spec.GateFile)
+	if err != nil {
+		return err
+	}
+	return writeInPlace(spec.GateFile, old, string(text))
+}
+
+// discard removes the file that a document came from, unless another one has been
+// put there since. It is an economy; that it fails is no matter.
+func discard(file string, doc spec.Gate) {
+	if now, err := loadSpec(file); err == nil && bytes.Equal(spec.Encode(now), spec.Encode(doc)) {
+		os.Remove(file)
+	}
+}
+
+// tellChanges prints a line for each change, as many as are worth it.
+func (g *gate) tellChanges(doc spec.Gate, before, next outcome) {
+	lines := changes(doc, before, next)
+	for _, l := range lines[:min(len(lines), changesShown)] {
+		g.sayf("refresh: %s", l)
+	}
+	if n := len(lines) - changesShown; n > 0 {
+		g.sayf("refresh: and %d changes more", n)
+	}
+}
+
+func changes(doc spec.Gate, before, next outcome) []string {
+	var lines []string
+	say := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
+	same := func(p spec.Pin) func(spec.Pin) bool { return func(o spec.Pin) bool { return o.Domain == p.Domain } }
+	for _, p := range next.pins {
+		var old spec.Pin
+		if i := slices.IndexFunc(before.pins, same(p)); i >= 0 {
+			old = before.pins[i]
+		}
+		had := addresses(old)
+		for _, a := range p.Addrs {
+			if !slices.Contains(had, a) {
+				say("pinned %s %s, ports %s, for %v (%s)", p.Domain, a, portsText(p.Ports, p.AnyPort), p.TTL, p.Origin)
+			}
+		}
+		for _, f := range p.Fading {
+			if slices.Contains(old.Addrs, f.Addr) {
+				say("%s no longer has %s, which stays pinned for %v at least, and while it is in use (%s)", p.Domain, f.Addr, grace(doc, p), p.Origin)
+			}
+		}
+		for _, a := range had {
+			if !slices.Contains(addresses(p), a) {
+				say("removed %s %s (%s)", p.Domain, a, p.Origin)
+			}
+		}
+		if p.Failed != "" && p.Failed != old.Failed {
+			say("warning: %s (%s) keeps what it had: %s", p.Domain, p.Origin, p.Failed)
+		}
+	}
+	for _, p := range before.pins {
+		i := slices.IndexFunc(next.pins, same(p))
+		switch {
+		case i < 0:
+			say("removed %s and its %d addresses", p.Domain, len(addresses(p)))
+		case !slices.ContainsFunc(next.pins, func(n spec.Pin) bool {
+			return n.Domain == p.Domain && n.AnyPort == p.AnyPort && slices.Equal(n.Ports, p.Ports)
+		}):
+			say("%s had ports %s, and has ports %s (%s)", p.Domain, portsText(p.Ports, p.AnyPort),
+				portsText(next.pins[i].Ports, next.pins[i].AnyPort), next.pins[i].Origin)
+		}
+	}
+	for _, u := range next.unpinned {
+		if !slices.Contains(before.unpinned, u) {
+			say("warning: %s (%s) stays closed: %s", u.Domain, u.Origin, u.Reason)
+		}
+	}
+	return lines
+}
+
+// tellSilent warns of names that are new, have to be alive and accept nothing.
+func (g *gate) tellSilent(ctx context.Context, doc spec.Gate, before, pins []spec.Pin) {
+	ctx, cancel := context.WithTimeout(ctx, livenessTimeout)
+	defer cancel()
+	slots := make(chan struct{}, maxDials)
+	warnings := make([]chan error, len(doc.Names))
+	for i, n := range doc.Names {
+		known := slices.ContainsFunc(before, func(p spec.Pin) bool { return p.Domain == n.Domain })
+		if !n.Liveness || n.Soft || known {
+			continue
+		}
+		var to []netip.AddrPort
+		for _, p := range pins {
+			if p.Domain == n.Domain && p.Origin == n.Origin {
+				for _, port := range p.Ports {
+					for _, a := range p.Addrs {
+						to = append(to, netip.AddrPortFrom(a, port))
+					}
+				}
+			}
+		}
+		if len(to) > 0 {
+			warnings[i] = make(chan error, 1)
+			go func() {
+				_, err := connectAny(ctx, slots, to)
+				warnings[i] <- err
+			}()
+		}
+	}
+	for i, w := range warnings {
+		if w == nil {
+			continue
+		}
+		if err := <-w; err != nil {
+			g.sayf("refresh: warning: %s (%s) accepts no connection: %v", doc.Names[i].Domain, doc.Names[i].Origin, err)
+		}
+	}
+}
+
+// due is when a name is resolved again.
+type due struct {
+	at       time.Time
+	failures int // in a row
+}
+
+// schedule says when the names that were just asked for are next.
+func (g *gate) schedule(asked map[string]resolution, now time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	next := map[string]due{}
+	for _, n := range g.spec.Names {
+		if d, known := g.due[n.Domain]; known {
+			next[n.Domain] = d
+		}
+	}
+	for name := range asked {
+		i := slices.IndexFunc(g.pins, func(p spec.Pin) bool { return p.Domain == name })
+		switch {
+		case i < 0:
+			next[name] = due{at: now.Add(blur(failureDelay))}
+		case g.pins[i].Failed != "":
+			n := next[name].failures
+			next[name] = due{at: now.Add(blur(backOff(n))), failures: n + 1}
+		default:
+			next[name] = due{at: now.Add(blur(min(max(g.pins[i].TTL, minAge), maxAge)))}
+		}
+	}
+	maps.DeleteFunc(next, func(name string, _ due) bool {
+		return !slices.ContainsFunc(g.spec.Names, func(n spec.Name) bool { return n.Domain == name })
+	})
+	g.due = next
+	select {
+	case g.dated <- struct{}{}:
+	default:
+	}
+}
+
+// backOff is the delay after n failures before the last one.
+func backOff(n int) time.Duration { return min(minAge<<min(n, 8), failureDelay) }
+
+// blur is roughly d.
+func blur(d time.Duration) time.Duration {
+	return time.Duration(float64(d) * (1 - jitter + 2*jitter*rand.Float64()))
+}
+
+// nextRefresh is when the first name is due; zero if none ever is. mu is held.
+func (g *gate) nextRefresh() time.Time {
+	var first time.Time
+	if g.spec.Refresh != spec.RefreshAuto {
+		return first
+	}
+	for _, d := range g.due {
+		if first.IsZero() || d.at.Before(first) {
+			first = d.at
+		}
+	}
+	return first
+}
+
+// keepFresh refreshes on a signal, and the names whose time has come, until the
+// context ends.
+func (g *gate) keepFresh(ctx context.Context, hangup <-chan os.Signal) error {
+	for {
+		g.mu.Lock()
+		next := g.nextRefresh()
+		g.mu.Unlock()
+		var ripe <-chan time.Time
+		if !next.IsZero() {
+			ripe = time.After(time.Until(next))
+		}
+		do := g.refreshDue
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-g.dated:
+			continue
+		case <-ripe:
+		case <-hangup:
+			do = func(ctx context.Context) error {
+				_, err := g.refresh(ctx, spec.GateFile)
+				return err
+			}
+		}
+		limited, cancel := context.WithTimeout(ctx, refreshTimeout)
+		err := do(limited)
+		cancel()
+		if err != nil && ctx.Err() == nil {
+			g.sayf("refresh: failed, what was in force stays in force: %v", err)
+		}
+	}
+}
+
+// refreshDue resolves the names again whose time has come.
+func (g *gate) refreshDue(ctx context.Context) error {
+	if err := g.takeTurn(ctx); err != nil {
+		return err
+	}
+	defer g.endTurn()
+	now := time.Now()
+	var names []string
+	g.mu.Lock()
+	doc := g.spec
+	for name, d := range g.due {
+		if d.at.Before(now.Add(together)) {
+			names = append(names, name)
+			d.failures++ // unless it goes well
+			d.at = now.Add(blur(backOff(d.failures - 1)))
+			g.due[name] = d
+		}
+	}
+	g.mu.Unlock()
+	if len(names) == 0 {
+		return nil
+	}
+	_, err := g.renew(ctx, doc, names, "")
+	return err
+}
