@@ -54,10 +54,12 @@ var gateBinary = sync.OnceValues(func() (string, error) {
 	}
 	binaryDir = dir
 	path := filepath.Join(dir, "corral-gate")
-	cmd := exec.Command("go", "build", "-tags", "failpoints", "-o", path, "github.com/corral-sandbox/corral/cmd/corral-gate")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%w: %s", err, out)
+	for _, main := range []string{"corral-gate", "corral-verify"} {
+		cmd := exec.Command("go", "build", "-tags", "failpoints", "-o", filepath.Join(dir, main), "github.com/corral-sandbox/corral/cmd/"+main)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return "", fmt.Errorf("%w: %s", err, out)
+		}
 	}
 	return path, os.Chmod(dir, 0o755)
 })
@@ -65,6 +67,9 @@ var gateBinary = sync.OnceValues(func() (string, error) {
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "agent" {
 		os.Exit(act(os.Args[2:]))
+	}
+	if len(os.Args) > 1 && os.Args[1] == "service" {
+		os.Exit(become(os.Args[2], os.Args[3:]))
 	}
 	status := m.Run()
 	if binaryDir != "" {

@@ -184,11 +184,11 @@ func mustProbe(c spec.Check) []netip.Addr {
 		return []netip.Addr{probes.Unlisted, probes.Resolver}
 	case "udp-closed":
 		return []netip.Addr{probes.Unlisted}
-	case "metadata-blocked":
+	case "metadata-blocked", "public-only":
 		return []netip.Addr{probes.Metadata}
 	case "dns-closed":
 		return []netip.Addr{c.Addr, probes.Resolver, probes.Metadata, dockerResolver}
-	case "gateway-closed", "host-port-undeclared-blocked", "peer-unreachable":
+	case "names-sink", "gateway-closed", "host-port-undeclared-blocked", "peer-unreachable":
 		return []netip.Addr{c.Addr}
 	}
 	return nil

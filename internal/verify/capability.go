@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -12,8 +13,9 @@ import (
 )
 
 // noCapabilities: all five sets are empty in this process, in PID 1 and in
-// every visible process of the same user.
-func noCapabilities(_ context.Context, _ spec.Check, e *env) finding {
+// every visible process of the same user. With Names, those are in no set of
+// any visible process.
+func noCapabilities(_ context.Context, c spec.Check, e *env) finding {
 	self, first, err := e.selfAndFirst()
 	if err != nil {
 		return untold("%v", err)
@@ -23,6 +25,14 @@ func noCapabilities(_ context.Context, _ spec.Check, e *env) finding {
 		return untold("%v", err)
 	}
 	for _, p := range append([]process{self, first}, all...) {
+		if len(c.Names) > 0 {
+			if held, err := holds(p, c.Names); err != nil {
+				return untold("%v", err)
+			} else if held != "" {
+				return failed("%v has %s: `cap_drop: [ALL]` in compose.yaml takes it away", p, held)
+			}
+			continue
+		}
 		if p.uids[1] != self.uids[1] && p.pid != first.pid {
 			continue
 		}
@@ -35,10 +45,39 @@ func noCapabilities(_ context.Context, _ spec.Check, e *env) finding {
 	return ok()
 }
 
+// capabilities are the numbers of those that are asked for by name
+// (linux/capability.h).
+var capabilities = map[string]uint{
+	"NET_RAW": unix.CAP_NET_RAW, "NET_ADMIN": unix.CAP_NET_ADMIN, "SETUID": unix.CAP_SETUID, "SETGID": unix.CAP_SETGID,
+	"SYS_ADMIN": unix.CAP_SYS_ADMIN, "SYS_PTRACE": unix.CAP_SYS_PTRACE,
+}
+
+// holds names those of the capabilities that a process has, or can come to have,
+// and the first set that each is in.
+func holds(p process, names []string) (string, error) {
+	var held []string
+	for _, name := range names {
+		n, known := capabilities[name]
+		if !known {
+			return "", fmt.Errorf("no capability is called %s", name)
+		}
+		for i, set := range p.caps {
+			if set>>n&1 != 0 {
+				held = append(held, name+" ("+capSets[i]+")")
+				break
+			}
+		}
+	}
+	return strings.Join(held, ", "), nil
+}
+
 // noNewPrivs: set in this process and in PID 1.
 func noNewPrivs(_ context.Context, _ spec.Check, e *env) finding {
 	return everyOne(e, func(s status) string {
-		if s.noNewPrivs != 1 {
+		switch {
+		case s.noNewPrivs != 1 && e.aside:
+			return "may gain privileges: `security_opt: [no-new-privileges]` in compose.yaml forbids it"
+		case s.noNewPrivs != 1:
 			return "may gain privileges"
 		}
 		return ""

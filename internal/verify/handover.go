@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"github.com/corral-sandbox/corral/internal/exit"
+	"github.com/corral-sandbox/corral/internal/printable"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
 
@@ -24,7 +25,8 @@ const (
 )
 
 // handover proves the fence from the agent's own side and then becomes the
-// agent. Nothing but a failure is printed.
+// agent. Nothing but a failure is printed. What is proven a document says, as
+// corral gives it to all that it makes; in the stacks of others there is none.
 func handover(ctx context.Context, args []string, e *env, stderr io.Writer) error {
 	if len(args) > 0 && args[0] == "--" {
 		args = args[1:]
@@ -32,15 +34,15 @@ func handover(ctx context.Context, args []string, e *env, stderr io.Writer) erro
 	if len(args) == 0 {
 		return exit.Invalidf("corral-verify handover -- COMMAND ARGS…", "handover: no command")
 	}
-	document, found := os.LookupEnv(spec.HandoverEnv)
-	if !found {
-		return exit.Invalidf("the container was not made by corral, or not for this entry point", "handover: %s is not set", spec.HandoverEnv)
-	}
-	h, err := spec.ParseHandover(strings.NewReader(document))
-	if err != nil {
-		return &exit.Error{Status: exit.Invalid, Err: err}
-	}
-	if err := prove(ctx, h, e, stderr); err != nil {
+	if document, found := os.LookupEnv(spec.HandoverEnv); found {
+		h, err := spec.ParseHandover(strings.NewReader(document))
+		if err != nil {
+			return &exit.Error{Status: exit.Invalid, Err: err}
+		}
+		if err := prove(ctx, h, e, stderr); err != nil {
+			return err
+		}
+	} else if err := proveAlone(ctx, e, stderr); err != nil {
 		return err
 	}
 	file, err := lookUp(args[0])
@@ -81,8 +83,17 @@ func prove(ctx context.Context, h spec.Handover, e *env, stderr io.Writer) error
 // handoverRefused runs checks, prints those that do not hold, and reports
 // whether there was one.
 func handoverRefused(ctx context.Context, service string, checks []spec.Check, e *env, stderr io.Writer) bool {
+	var events []spec.Event
+	for ev := range runChecks(ctx, service, checks, e) {
+		events = append(events, ev)
+	}
+	return refuse(events, stderr)
+}
+
+// refuse prints the events that do not hold and reports whether there was one.
+func refuse(events []spec.Event, stderr io.Writer) bool {
 	refused := false
-	for ev := range events(ctx, service, checks, e) {
+	for _, ev := range events {
 		why := ev.Detail
 		switch ev.Result {
 		case spec.OK, spec.Skip, spec.Note:
@@ -91,7 +102,7 @@ func handoverRefused(ctx context.Context, service string, checks []spec.Check, e
 			why = "cannot tell: " + why
 		}
 		refused = true
-		fmt.Fprintf(stderr, "%s: handover refused: %s: %s\n", program, ev.Check, why)
+		fmt.Fprintf(stderr, "%s: handover refused: %s: %s\n", program, ev.Check, printable.Escape(why))
 	}
 	return refused
 }

@@ -70,7 +70,7 @@ func TestHandoverRefusesToStart(t *testing.T) {
 		name, env, args, stderr string
 		status                  int
 	}{
-		{"no spec", "", "handover -- true", "CORRAL_SPEC is not set", exit.Invalid},
+		{"no spec, and no gate", "", "handover -- true", "handover refused: gate-answers: no gate is here", exit.Failed},
 		{"empty spec", "CORRAL_SPEC=", "handover -- true", "handover spec: EOF", exit.Invalid},
 		{"weak spec", "CORRAL_SPEC=" + nothing, "handover -- true", "it does not check", exit.Invalid},
 		{"no command", "CORRAL_SPEC=" + nothing, "handover --", "no command", exit.Invalid},

@@ -15,7 +15,8 @@ import (
 	"github.com/corral-sandbox/corral/internal/spec"
 )
 
-// nonRoot: neither this process nor PID 1 has uid 0 in any of its four uids.
+// nonRoot: neither this process nor PID 1 has uid 0 in any of its four uids, nor
+// that of a gate's worker, whom rules let out; and this one is no carrier.
 func nonRoot(_ context.Context, _ spec.Check, e *env) finding {
 	self, first, err := e.selfAndFirst()
 	if err != nil {
@@ -23,7 +24,13 @@ func nonRoot(_ context.Context, _ spec.Check, e *env) finding {
 	}
 	for _, p := range []process{self, first} {
 		if slices.Contains(p.uids[:], 0) {
+			if e.aside {
+				return failed("%v runs as root: `user: \"1000:1000\"`, say, in compose.yaml", p)
+			}
 			return failed("%v runs as root", p)
+		}
+		if slices.Contains(p.uids[:], spec.WorkerUID) || p.pid != "1" && slices.Contains(p.uids[:], spec.CarrierUID) {
+			return failed("%v runs as a user of the gate's own: uids %v", p, p.uids)
 		}
 	}
 	return ok()

@@ -19,6 +19,9 @@ type gateDNS struct {
 	pins     map[string][]string // with a trailing dot
 	noEDE    bool
 	wildcard string // answers every other name
+
+	silentChaos bool   // knows no verdict
+	said        string // the verdict on every probe
 }
 
 // serve starts g on loopback and points e's two ways to it.
@@ -67,6 +70,9 @@ func (g gateDNS) reply(m dnsmessage.Message) ([]byte, error) {
 	switch {
 	case q.Class == dnsmessage.ClassCHAOS && q.Name.String() == spec.InstanceName:
 		r.Answers = append(r.Answers, dnsmessage.Resource{Header: h, Body: &dnsmessage.TXTResource{TXT: []string{g.instance}}})
+	case q.Class == dnsmessage.ClassCHAOS && g.said != "":
+		r.Answers = append(r.Answers, dnsmessage.Resource{Header: h, Body: &dnsmessage.TXTResource{TXT: []string{g.said}}})
+	case q.Class == dnsmessage.ClassCHAOS && g.silentChaos:
 	case len(addrs) > 0 && q.Type == dnsmessage.TypeA:
 		for _, a := range addrs {
 			r.Answers = append(r.Answers, dnsmessage.Resource{Header: h, Body: &dnsmessage.AResource{A: netip.MustParseAddr(a).As4()}})

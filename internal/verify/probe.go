@@ -211,6 +211,10 @@ func (e *env) closed(ctx context.Context, all []target, payload []byte) finding 
 			return failed("%v answers", all[i])
 		}
 		switch {
+		case e.aside && errors.Is(r.err, unix.ENETUNREACH) && !e.routed(all[i].addr.Addr()):
+		case e.aside && r.fate == silent && all[i].addr.Addr() != dockerResolver:
+			f.result = spec.Untold
+			f.detail = fmt.Sprintf("%v: not refused at once", all[i])
 		case r.fate == unsent:
 			f.result = spec.Untold
 			f.detail = fmt.Sprintf("%v: %v", all[i], r.err)

@@ -29,6 +29,7 @@ var kinds = map[string]check{
 	"env-file-not-mounted":    policyInputsAbsent,
 	"git-shielded":            gitShielded,
 
+	"gate-answers":             gateAnswers,
 	"same-netns-as-gate":       sameNetNSAsGate,
 	"gate-control-unreachable": gateControlUnreachable,
 
@@ -44,6 +45,8 @@ var kinds = map[string]check{
 
 	"dns-closed":        dnsClosed,
 	"names-only-pinned": namesOnlyPinned,
+	"names-sink":        namesSink,
+	"public-only":       publicOnly,
 
 	"host-service":                 hostService,
 	"gateway-closed":               peerClosed,

@@ -66,6 +66,9 @@ type env struct {
 	// handover means that no gate will be asked: a probe counts only if it was
 	// refused on the spot.
 	handover bool
+	// aside means that the gate is asked from here, at once: whoever is silent has
+	// not been refused, and what has no route needs no refusal.
+	aside bool
 }
 
 func newEnv() *env {
@@ -101,11 +104,13 @@ func run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args []
 		return verify(ctx, v, newEnv(), stdout)
 	case args[0] == "handover":
 		return handover(ctx, args[1:], newEnv(), stderr)
+	case args[0] == "alone":
+		return verifyAlone(ctx, args[1:], newEnv(), stdout)
 	case args[0] == "version":
 		_, err := fmt.Fprintln(stdout, program, spec.Release())
 		return err
 	}
-	return exit.Invalidf("corral-verify reads its list on standard input; the other forms are `handover -- COMMAND` and `version`", "unknown argument %q", args[0])
+	return exit.Invalidf("corral-verify reads its list on standard input; the other forms are `alone [--json]`, `handover -- COMMAND` and `version`", "unknown argument %q", args[0])
 }
 
 // verify writes an event for every check, in list order.
@@ -113,7 +118,7 @@ func verify(ctx context.Context, v spec.Verify, e *env, stdout io.Writer) error 
 	enc := json.NewEncoder(stdout)
 	enc.SetEscapeHTML(false)
 	bad := 0
-	for ev := range events(ctx, v.Service, v.Checks, e) {
+	for ev := range runChecks(ctx, v.Service, v.Checks, e) {
 		if ev.Result == spec.Untold || ev.Result == spec.Failed {
 			bad++
 		}
@@ -127,8 +132,8 @@ func verify(ctx context.Context, v spec.Verify, e *env, stdout io.Writer) error 
 	return nil
 }
 
-// events runs the checks side by side and yields their events in list order.
-func events(ctx context.Context, service string, checks []spec.Check, e *env) func(func(spec.Event) bool) {
+// runChecks runs the checks side by side and yields their events in list order.
+func runChecks(ctx context.Context, service string, checks []spec.Check, e *env) func(func(spec.Event) bool) {
 	return func(yield func(spec.Event) bool) {
 		findings := make([]chan finding, len(checks))
 		for i := range findings {

@@ -1,0 +1,502 @@
+package verify
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
+	"golang.org/x/sys/unix"
+
+	"github.com/corral-sandbox/corral/internal/exit"
+	"github.com/corral-sandbox/corral/internal/netguard"
+	"github.com/corral-sandbox/corral/internal/report"
+	"github.com/corral-sandbox/corral/internal/spec"
+)
+
+// In other people's stacks there is no plan and no host that asks the gate.
+// What must hold of any service behind any gate is checked all the same, and
+// what became of a probe is asked of the gate itself, at its names server.
+
+// unfenced are the capabilities against which no gate can hold a service: of
+// frames of its own, of rules, of the gate's identity, of its processes.
+var unfenced = []string{"NET_RAW", "NET_ADMIN", "SETUID", "SETGID", "SYS_ADMIN", "SYS_PTRACE"}
+
+// joinHint is how a service comes into a gate's namespace.
+const joinHint = "in compose.yaml: `network_mode: service:GATE`, and `depends_on: {GATE: {condition: service_healthy}}`; a service is started anew when its gate was"
+
+// alone are the checks that need no policy, of a service whose gate does with
+// names as said: "" if no gate answers.
+func (e *env) alone(probes spec.Probes, names string) []spec.Check {
+	if names == spec.NamesPublic {
+		// Such a gate grants the web's ports of what is public: what it refuses is not.
+		ours := spec.DefaultProbes()
+		for _, p := range []struct{ is, ours *netip.Addr }{{&probes.Unlisted, &ours.Unlisted}, {&probes.Resolver, &ours.Resolver}, {&probes.Metadata, &ours.Metadata}} {
+			if netguard.Classify(*p.is) == netguard.Public {
+				*p.is = *p.ours
+			}
+		}
+	}
+	checks := []spec.Check{
+		{Name: "gate-answers"},
+		{Name: "non-root"},
+		{Name: "no-capabilities", Names: unfenced},
+		{Name: "no-new-privs"},
+		{Name: "seccomp-on"},
+		{Name: "iptables-refused"},
+		{Name: "raw-sockets-refused"},
+		{Name: "vsock-refused"},
+		{Name: "no-docker-socket:/var/run/docker.sock", Path: "/var/run/docker.sock"},
+		{Name: "no-docker-socket:/run/docker.sock", Path: "/run/docker.sock"},
+	}
+	for _, path := range []string{spec.GuestDir + "/bin/corral-verify", "/etc/resolv.conf", "/etc/hosts"} {
+		checks = append(checks, spec.Check{Name: "root-owned:" + path, Path: path})
+	}
+	checks = append(checks, spec.Check{Name: "gate-control-unreachable"})
+	gateways := e.gateways()
+	resolver := probes.Unlisted // as good as any, where there is no gateway
+	if len(gateways) > 0 {
+		resolver = gateways[0]
+	}
+	checks = append(checks,
+		spec.Check{Name: "unlisted-host-blocked", Probes: &probes},
+		spec.Check{Name: "dns-closed", Probes: &probes, Addr: resolver})
+	switch names {
+	case spec.NamesSink:
+		checks = append(checks, spec.Check{Name: "names-sink", Addr: spec.SinkAddress})
+	case spec.NamesPublic:
+		checks = append(checks, spec.Check{Name: "public-only", Probes: &probes})
+	default:
+		checks = append(checks, spec.Check{Name: "names-only-pinned"})
+	}
+	checks = append(checks,
+		spec.Check{Name: "udp-closed", Probes: &probes},
+		spec.Check{Name: "icmp-closed", Probes: &probes},
+		spec.Check{Name: "metadata-blocked", Probes: &probes},
+		spec.Check{Name: "ipv6-blocked", Probes: &probes})
+	hosts := e.written()
+	for i, a := range gateways {
+		c := spec.Check{Name: "gateway-closed", Addr: a, Ports: []uint16{22, 80, 443, 2375, 2376}}
+		if i > 0 {
+			c.Name += ":" + a.String()
+		}
+		if slices.Contains(hosts[spec.HostName], a) {
+			c.Skip = "the gate lets host services through there, and its settings alone say which"
+		}
+		checks = append(checks, c)
+	}
+	for _, name := range sortedNames(hosts) {
+		checks = append(checks, spec.Check{Name: "allowed:" + name, Host: name, Addrs: hosts[name]})
+	}
+	return checks
+}
+
+// sends tells the checks that send something beyond loopback, or ask the gate.
+func sends(c spec.Check) bool {
+	switch c.Kind() {
+	case "unlisted-host-blocked", "dns-closed", "names-sink", "public-only", "names-only-pinned", "udp-closed", "icmp-closed",
+		"metadata-blocked", "ipv6-blocked", "gateway-closed", "allowed":
+		return true
+	}
+	return false
+}
+
+// verifyAlone runs them all and reports, as lines or as JSON.
+func verifyAlone(ctx context.Context, args []string, e *env, stdout io.Writer) error {
+	asJSON := len(args) == 1 && args[0] == "--json"
+	if len(args) > 0 && !asJSON {
+		return exit.Invalidf("corral-verify alone [--json]", "alone takes no %q", args[0])
+	}
+	probes, err := probesOfEnvironment()
+	if err != nil {
+		return err
+	}
+	e.aside = true
+	names, _ := e.chaos(ctx, spec.NamesName)
+	section := e.judge(ctx, e.alone(probes, strings.Join(names, "")))
+	host, _ := os.Hostname()
+	tally, err := report.Tally{}, error(nil)
+	if asJSON {
+		tally, err = report.JSON(stdout, report.Header{Time: time.Now().UTC().Truncate(time.Second), Sandbox: host,
+			Versions: map[string]string{program: spec.Release()}}, []report.Section{section})
+	} else {
+		tally, err = report.Text(stdout, []report.Section{section}, false)
+	}
+	if err != nil {
+		return fmt.Errorf("write the report: %w", err)
+	}
+	if !tally.OK() {
+		return exit.Status(exit.Failed)
+	}
+	return nil
+}
+
+func probesOfEnvironment() (spec.Probes, error) {
+	probes, err := spec.ParseProbes(os.Getenv(spec.ProbesEnv))
+	if err != nil {
+		return spec.Probes{}, exit.Invalidf("write it like unlisted=198.51.100.1,ipv6=2001:db8::1", "%s: %w", spec.ProbesEnv, err)
+	}
+	return probes, nil
+}
+
+// proveAlone is what must hold before a program is started behind a gate that
+// nobody has planned: a gate is there, the service is one that it can fence, and
+// it does. Nothing is sent before the first two are known.
+func proveAlone(ctx context.Context, e *env, stderr io.Writer) error {
+	probes, err := probesOfEnvironment()
+	if err != nil {
+		return err
+	}
+	e.aside = true
+	rounds := map[string][]spec.Check{}
+	names, _ := e.chaos(ctx, spec.NamesName)
+	for _, c := range e.alone(probes, strings.Join(names, "")) {
+		switch c.Kind() {
+		case "gate-answers":
+			rounds["gate"] = append(rounds["gate"], c)
+		case "non-root", "no-capabilities", "no-new-privs":
+			rounds["rights"] = append(rounds["rights"], c)
+		case "unlisted-host-blocked", "names-only-pinned", "names-sink", "public-only":
+			rounds["fence"] = append(rounds["fence"], c)
+		}
+	}
+	for _, round := range []string{"gate", "rights", "fence"} {
+		section := e.judge(ctx, rounds[round])
+		if refuse(section.Events, stderr) || !section.Holds() || len(section.Events) == 0 {
+			return exit.Status(exit.Failed)
+		}
+	}
+	return nil
+}
+
+// judge runs checks and joins what they sent with what the gate says became of
+// it. Without a gate nothing is sent.
+func (e *env) judge(ctx context.Context, checks []spec.Check) report.Section {
+	mark, err := e.mark(ctx)
+	var run []spec.Check
+	var events []spec.Event
+	for _, c := range checks {
+		if err != nil && sends(c) && c.Skip == "" {
+			events = append(events, spec.Event{Version: spec.Version, Check: c.Name, Detail: fmt.Sprintf("no gate tells what becomes of packets here, so none was sent (%v)", err)})
+			continue
+		}
+		run = append(run, c)
+	}
+	for ev := range runChecks(ctx, "", run, e) {
+		events = append(events, ev)
+	}
+	section := report.Complete("", checks, events)
+	for i, ev := range section.Events {
+		var verdicts []spec.Verdict
+		for _, p := range ev.Probes {
+			verdicts = append(verdicts, e.verdicts(ctx, p, mark)...)
+		}
+		section.Events[i] = report.Join(checks[i], ev, verdicts)
+	}
+	return section
+}
+
+// mark is the newest number among the gate's verdicts.
+func (e *env) mark(ctx context.Context) (uint64, error) {
+	texts, err := e.chaos(ctx, spec.VerdictZone)
+	if err != nil {
+		return 0, err
+	}
+	if len(texts) != 1 {
+		return 0, errors.New("who answers is no gate, or an old one")
+	}
+	return strconv.ParseUint(texts[0], 10, 64)
+}
+
+// verdicts are what the gate says became of a probe since the mark. One that the
+// kernel had no route for never met a rule; that is told as a verdict too.
+func (e *env) verdicts(ctx context.Context, p spec.Probe, mark uint64) []spec.Verdict {
+	texts, err := e.chaos(ctx, spec.VerdictName(p))
+	if err != nil {
+		return nil
+	}
+	var all []spec.Verdict
+	for _, text := range texts {
+		if v, err := spec.ParseVerdict(p, text); err == nil && v.Seq > mark {
+			all = append(all, v)
+		}
+	}
+	if len(all) == 0 && !e.routed(p.Addr) {
+		all = append(all, spec.Verdict{Proto: p.Proto, Source: p.Source, Addr: p.Addr, Port: p.Port, Outcome: spec.OutcomeRejected, Rule: "no route"})
+	}
+	return all
+}
+
+// chaosTries are how often a question to the gate is asked again: a neighbour
+// that floods it with lookups makes it lose some.
+const chaosTries = 4
+
+// chaos asks the gate for a text of its own.
+func (e *env) chaos(ctx context.Context, name string) (texts []string, err error) {
+	for range chaosTries {
+		var a answer
+		if a, err = e.ask(ctx, name, dnsmessage.TypeTXT, dnsmessage.ClassCHAOS); err == nil {
+			if a.rcode != dnsmessage.RCodeSuccess {
+				return nil, fmt.Errorf("%v says %v", e.dns, a.rcode)
+			}
+			return a.texts, nil
+		}
+		if errors.Is(err, unix.ECONNREFUSED) || ctx.Err() != nil {
+			break
+		}
+	}
+	return nil, fmt.Errorf("%v does not answer: %w", e.dns, cause(err))
+}
+
+// gateAnswers: a gate tells its instance here.
+func gateAnswers(ctx context.Context, _ spec.Check, e *env) finding {
+	texts, err := e.chaos(ctx, spec.InstanceName)
+	if err != nil {
+		return failed("no gate is here: %v; %s", err, joinHint)
+	}
+	if len(texts) != 1 || texts[0] == "" {
+		return failed("no gate is here: %v has no instance to tell", e.dns)
+	}
+	return ok()
+}
+
+// namesSink: a name that nobody can have listed is Addr, says the gate and by the
+// ordinary way, and what is sent there is refused.
+func namesSink(ctx context.Context, c spec.Check, e *env) finding {
+	if !c.Addr.Is4() {
+		return untold("no address that names lead to")
+	}
+	stranger := strings.ToLower(rand.Text()) + "." + spec.ProbeDomain
+	a, err := e.ask(ctx, stranger, dnsmessage.TypeA, dnsmessage.ClassINET)
+	if err != nil {
+		return untold("the gate does not answer: %v", cause(err))
+	}
+	if a.rcode != dnsmessage.RCodeSuccess || !slices.Equal(a.addrs, []netip.Addr{c.Addr}) {
+		return failed("an unlisted name: the gate says %v %v, not %v", a.rcode, a.addrs, c.Addr)
+	}
+	addrs, err := e.resolver.LookupNetIP(ctx, "ip4", stranger)
+	if err != nil {
+		return untold("an unlisted name: %v", err)
+	}
+	for _, a := range addrs {
+		if a.Unmap() != c.Addr {
+			return failed("an unlisted name resolves to %v", addrs)
+		}
+	}
+	return e.closed(ctx, targets(tcp, []netip.Addr{c.Addr}, 80, 443), nil)
+}
+
+// publicOnly: behind a gate that looks names up, one that no public host has is
+// blocked, and Probes.Metadata, which is no public address, is refused where the
+// web would be.
+func publicOnly(ctx context.Context, c spec.Check, e *env) finding {
+	if c.Probes == nil {
+		return untold("no probes")
+	}
+	if f := namesOnlyPinned(ctx, spec.Check{}, e); f.result != spec.OK {
+		return f
+	}
+	return e.closed(ctx, targets(tcp, []netip.Addr{c.Probes.Metadata}, 80, 443), nil)
+}
+
+// resolves: Host is Addrs, says the gate and by the ordinary way.
+func resolves(ctx context.Context, c spec.Check, e *env) finding {
+	a, err := e.ask(ctx, c.Host, dnsmessage.TypeA, dnsmessage.ClassINET)
+	if err != nil {
+		return untold("the gate does not answer: %v", cause(err))
+	}
+	if a.rcode != dnsmessage.RCodeSuccess || !sameAddrs(a.addrs, c.Addrs) {
+		return failed("it is %v in /etc/hosts, and %v %v from the gate", c.Addrs, a.rcode, a.addrs)
+	}
+	addrs, err := e.resolver.LookupNetIP(ctx, "ip4", c.Host)
+	if err != nil {
+		return failed("%v", err)
+	}
+	for i := range addrs {
+		addrs[i] = addrs[i].Unmap()
+	}
+	if !sameAddrs(addrs, c.Addrs) {
+		return failed("it is %v in /etc/hosts, and resolves to %v", c.Addrs, addrs)
+	}
+	return ok()
+}
+
+// written are the names of /etc/hosts that a gate wrote: all but loopback's and
+// the container's own.
+func (e *env) written() map[string][]netip.Addr {
+	b, err := os.ReadFile(e.path("/etc/hosts"))
+	if err != nil {
+		return nil // names-only-pinned cannot tell either
+	}
+	hosts := parseHosts(b)
+	own := ownAddrs()
+	hostname, _ := os.Hostname()
+	for name, addrs := range hosts {
+		if name == strings.ToLower(hostname) || slices.ContainsFunc(addrs, func(a netip.Addr) bool { return a.IsLoopback() || slices.Contains(own, a) }) {
+			delete(hosts, name)
+		}
+	}
+	return hosts
+}
+
+func sortedNames(hosts map[string][]netip.Addr) []string {
+	var names []string
+	for name := range hosts {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// ownAddrs are the addresses of this namespace's interfaces.
+func ownAddrs() []netip.Addr {
+	var own []netip.Addr
+	addrs, _ := net.InterfaceAddrs()
+	for _, a := range addrs {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			own = append(own, p.Addr())
+		}
+	}
+	return own
+}
+
+// route is a line of the kernel's IPv4 routes.
+type route struct {
+	to      netip.Prefix
+	gateway netip.Addr
+}
+
+// parseRoutes reads /proc/net/route, which prints addresses as numbers in the
+// machine's byte order. Routes that are down or refuse are left out.
+func parseRoutes(b []byte) ([]route, error) {
+	const up, reject = 0x1, 0x200 // RTF_UP, RTF_REJECT
+	var all []route
+	first := true
+	for line := range strings.Lines(string(b)) {
+		f := strings.Fields(line) // Iface Destination Gateway Flags RefCnt Use Metric Mask
+		if first {
+			first = false
+			continue
+		}
+		if len(f) < 8 {
+			return nil, fmt.Errorf("routes: %q", strings.TrimSpace(line))
+		}
+		to, err1 := hexAddr(f[1])
+		gateway, err2 := hexAddr(f[2])
+		mask, err3 := hexAddr(f[7])
+		flags, err4 := strconv.ParseUint(f[3], 16, 32)
+		if err := errors.Join(err1, err2, err3, err4); err != nil {
+			return nil, fmt.Errorf("routes: %w", err)
+		}
+		if flags&up == 0 || flags&reject != 0 {
+			continue
+		}
+		m := mask.As4()
+		bits, _ := net.IPMask(m[:]).Size()
+		all = append(all, route{netip.PrefixFrom(to, bits), gateway})
+	}
+	return all, nil
+}
+
+func hexAddr(s string) (netip.Addr, error) {
+	raw, err := hex.DecodeString(s)
+	if err != nil || len(raw) != 4 {
+		return netip.Addr{}, fmt.Errorf("address %q", s)
+	}
+	var a [4]byte
+	binary.NativeEndian.PutUint32(a[:], binary.BigEndian.Uint32(raw))
+	return netip.AddrFrom4(a), nil
+}
+
+func (e *env) routes() ([]route, error) {
+	b, err := os.ReadFile(e.path("/proc/net/route"))
+	if err != nil {
+		return nil, err
+	}
+	return parseRoutes(b)
+}
+
+// parseRoutes6 reads where /proc/net/ipv6_route leads, IPv6. Routes that refuse
+// are left out.
+func parseRoutes6(b []byte) ([]netip.Prefix, error) {
+	const reject = 0x200 // RTF_REJECT
+	var all []netip.Prefix
+	for line := range strings.Lines(string(b)) {
+		f := strings.Fields(line) // destination, its length, source, its length, next hop, metric, references, use, flags, interface
+		if len(f) != 10 {
+			return nil, fmt.Errorf("routes: %q", strings.TrimSpace(line))
+		}
+		raw, err1 := hex.DecodeString(f[0])
+		bits, err2 := strconv.ParseUint(f[1], 16, 8)
+		flags, err3 := strconv.ParseUint(f[8], 16, 32)
+		to, ok := netip.AddrFromSlice(raw)
+		if err := errors.Join(err1, err2, err3); err != nil || !ok || !to.Is6() || bits > 128 {
+			return nil, fmt.Errorf("routes: %q", strings.TrimSpace(line))
+		}
+		if flags&reject == 0 {
+			all = append(all, netip.PrefixFrom(to, int(bits)))
+		}
+	}
+	return all, nil
+}
+
+// routed reports whether the kernel has a way to an address; what cannot be told
+// counts as one.
+func (e *env) routed(a netip.Addr) bool {
+	if a.IsLoopback() {
+		return true
+	}
+	if a.Is4() {
+		routes, err := e.routes()
+		return err != nil || slices.ContainsFunc(routes, func(r route) bool { return r.to.Contains(a) })
+	}
+	b, err := os.ReadFile(e.path("/proc/net/ipv6_route"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false
+	}
+	if err != nil {
+		return true
+	}
+	routes, err := parseRoutes6(b)
+	return err != nil || slices.ContainsFunc(routes, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// gateways are where the host is on each network: the default gateway first, and
+// the first address of each network that has none, as engines give it to the
+// host even where it leads nowhere.
+func (e *env) gateways() []netip.Addr {
+	routes, err := e.routes()
+	if err != nil {
+		return nil // unlisted-host-blocked and the others cannot tell either
+	}
+	own := ownAddrs()
+	var gateways []netip.Addr
+	add := func(a netip.Addr) {
+		if !a.IsUnspecified() && !slices.Contains(own, a) && !slices.Contains(gateways, a) {
+			gateways = append(gateways, a)
+		}
+	}
+	for _, r := range routes {
+		if r.to.Bits() == 0 {
+			add(r.gateway)
+		}
+	}
+	for _, r := range routes {
+		if r.gateway.IsUnspecified() && r.to.Bits() > 0 && r.to.Bits() < 31 {
+			add(r.to.Addr().Next())
+		}
+	}
+	return gateways
+}
