@@ -42,7 +42,10 @@ const usage = `usage: corral-gate COMMAND
 
 // Main runs one command and returns the exit status.
 func Main(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args []string) int {
-	return exit.Report(stderr, "corral-gate", run(ctx, stdin, stdout, stderr, args))
+	err := run(ctx, stdin, stdout, stderr, args)
+	last := newOutlet(stderr) // that nobody takes them keeps no gate from its end
+	defer last.flush(lastWordsWithin)
+	return exit.Report(last, "corral-gate", err)
 }
 
 func run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args []string) error {

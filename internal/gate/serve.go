@@ -75,8 +75,11 @@ func serve(ctx context.Context, stdout, stderr io.Writer) error {
 			"serve runs as PID 1 only")
 	}
 	thrift()
-	g := &gate{out: &lineWriter{w: stdout}, instance: rand.Text(), turn: make(chan struct{}, 1), dated: make(chan struct{}, 1)}
-	g.words = &prefixWriter{w: stderr, prefix: "corral-gate: worker: "}
+	out, words := newOutlet(stdout), newOutlet(stderr)
+	defer out.flush(lastWordsWithin)
+	defer words.flush(lastWordsWithin)
+	g := &gate{out: out, instance: rand.Text(), turn: make(chan struct{}, 1), dated: make(chan struct{}, 1)}
+	g.words = &prefixWriter{w: words, prefix: "corral-gate: worker: "}
 	g.sayf("fences services without NET_RAW, NET_ADMIN, SETUID, SETGID, SYS_ADMIN, SYS_PTRACE that do not run as uid %d, and no others", spec.WorkerUID)
 
 	alive, end := context.WithCancel(ctx)
@@ -215,18 +218,6 @@ func (g *gate) countRules(ctx context.Context, s *spec.GateStatus) error {
 		s.Rules = append(s.Rules, spec.RuleCount{Family: c.Family.String(), Chain: c.Chain, Rule: c.ID, Packets: c.Packets, Bytes: c.Bytes})
 	}
 	return nil
-}
-
-// lineWriter lets several goroutines write whole lines.
-type lineWriter struct {
-	mu sync.Mutex
-	w  io.Writer
-}
-
-func (l *lineWriter) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.w.Write(b)
 }
 
 // prefixWriter puts a prefix before each line of another process, in a form

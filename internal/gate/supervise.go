@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"os"
 	"os/exec"
@@ -14,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -31,6 +33,13 @@ const (
 	askTimeout = 10 * time.Second
 	// askTries is how many workers may die over one question.
 	askTries = 3
+
+	// A worker is asked every pingEvery whether it is there. One that has not
+	// answered after pingWithin is ended, unless it does within pingGrace: PID 1
+	// may have been frozen together with it.
+	pingEvery  = 5 * time.Second
+	pingWithin = 4 * time.Second
+	pingGrace  = time.Second
 )
 
 // supervisor keeps one worker alive. The sockets outlive it: PID 1 holds them
@@ -146,6 +155,13 @@ func (s *supervisor) live(ctx context.Context) (started bool, err error) {
 	l := &link{conn: conn, news: s.news, waiting: map[uint64]chan reply{}}
 	read := make(chan error, 1)
 	go func() { read <- l.run() }()
+	var silent atomic.Bool
+	go func() {
+		if !ping(ctx, l) {
+			silent.Store(true)
+			stop()
+		}
+	}()
 	s.mu.Lock()
 	t := s.table
 	s.mu.Unlock()
@@ -156,9 +172,64 @@ func (s *supervisor) live(ctx context.Context) (started bool, err error) {
 		s.changed = make(chan struct{})
 		s.mu.Unlock()
 	}
-	err = <-read
+	select {
+	case err = <-read:
+	case <-ctx.Done(): // who holds the other end may not be there to let go of it
+		conn.Close()
+		err = <-read
+	}
 	stop()
-	return true, errors.Join(err, cmd.Wait())
+	ended := cmd.Wait()
+	if silent.Load() {
+		return true, errSilent
+	}
+	return true, errors.Join(err, ended)
+}
+
+var errSilent = errors.New("it did not answer and was killed")
+
+// ping asks a worker again and again whether it is there. It is false when the
+// worker has not answered in time, and true when ctx or the worker has ended.
+// The question goes where records and the account are, so that a worker that is
+// stuck there does not count as one that answers.
+func ping(ctx context.Context, l *link) bool {
+	newest := uint64(math.MaxUint64 - 1) // nothing comes after it
+	tick := time.NewTicker(pingEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return true
+		case <-tick.C:
+		}
+		answered := make(chan error, 1)
+		within, cancel := context.WithCancel(ctx)
+		go func() {
+			_, err := l.ask(within, request{Verdicts: &newest})
+			answered <- err
+		}()
+		there := false
+		for _, wait := range []time.Duration{pingWithin, pingGrace} {
+			select {
+			case <-answered: // or it is gone, which others notice
+				there = true
+			case <-time.After(wait):
+			}
+			if there {
+				break
+			}
+		}
+		cancel()
+		if !there && ctx.Err() == nil {
+			return false
+		}
+	}
+}
+
+// firstToGo makes this process the one that the kernel ends when memory is
+// short: a worker can be replaced, PID 1 cannot.
+func firstToGo() error {
+	return os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0)
 }
 
 // current is the line to the worker, once there is one.
