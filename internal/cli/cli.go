@@ -52,6 +52,7 @@ one policy file lists, and proves from the inside that it is so.`,
   corral init --profile opencode a policy for this project (shell: any command)
   corral run                     the agent, in this project
   corral run -- run "fix it"     the same, with arguments of its own
+  corral up                      an agent that is always on (mode: daemon)
   corral shell                   a shell beside the agent
   corral verify                  proves the fence
 
@@ -75,7 +76,7 @@ has started.`,
 		commands  []*cobra.Command
 	}{
 		{"start", "Start:", false, []*cobra.Command{a.init(), a.demo()}},
-		{"run", "Run:", true, []*cobra.Command{a.run(), a.shell(), a.build(), a.down()}},
+		{"run", "Run:", true, []*cobra.Command{a.run(), a.up(), a.shell(), a.refresh(), a.build(), a.down()}},
 		{"look", "Look:", true, []*cobra.Command{a.status(), a.traffic(), a.logs(), a.verify()}},
 		{"policy", "Policy:", true, []*cobra.Command{a.policyCommand(), a.render()}},
 		{machineGroup, "This machine:", false, []*cobra.Command{a.install(), a.version()}},
@@ -184,6 +185,8 @@ func hint(err error) string {
 		return collision.Hint
 	case errors.As(err, &unmountable):
 		return unmountable.Hint
+	case errors.As(err, &running) && running.Daemon:
+		return "corral up heals it, corral shell opens a shell in it, corral down ends it"
 	case errors.As(err, &running):
 		return "corral shell opens a shell in it, corral status says how it is, corral down ends it"
 	case errors.As(err, new(plan.ErrPolicyBelow)):

@@ -100,6 +100,13 @@ func (a *app) ready(ctx context.Context, p *project, to purpose) error {
 	return p.shield()
 }
 
+// identity is what of this machine and of the person an image is built with.
+func (p *project) identity(ctx context.Context) (err error) {
+	p.host.GitName, p.host.GitEmail = host.GitIdentity(ctx, p.host.Homes[0])
+	p.host.Certificates, err = trusted(p.set)
+	return err
+}
+
 // writable are the mounts that the agent may write, as far as they are there.
 func (p *project) writable() []policy.Mount {
 	var out []policy.Mount

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -35,6 +36,9 @@ no agent of its own, they are the command.`,
 				return exit.Invalidf("write corral run -- "+strings.Join(args, " "), "the agent's arguments go after --")
 			}
 			return a.with(c.Context(), func(p *project, e *engine.Engine) error {
+				if p.policy.Mode == policy.Daemon {
+					return exit.Invalidf("corral up brings it up; corral shell opens a shell in it", "%s: mode: daemon is always on, and on nobody's terminal", p.policy.File)
+				}
 				return a.runAgent(c.Context(), p, e, p.profile.Line(args))
 			})
 		},
@@ -62,11 +66,17 @@ func (a *app) runAgent(ctx context.Context, p *project, e *engine.Engine, args [
 		}
 		return err
 	}
+	lost := a.guard(ctx, e, g, id, t.TTY)
 	code, err := e.Attach(ctx, id, t, a.in, a.out, a.err)
 	if t.TTY {
 		fmt.Fprint(a.err, sane)
 	}
-	denied := a.denied(ctx, e, g, p)
+	var denied []string
+	if why := lost(); why == "" {
+		denied = a.denied(ctx, e, g, p)
+	} else {
+		err = exit.Failedf("corral run starts both anew", "the gate ended during the run (%s): the agent was without a network, and was ended", why)
+	}
 	gone := a.end(ctx, e, g, id) // the agent's status stands, whatever becomes of its containers
 	w.end(ctx, a, p, gone)
 	if err != nil {
@@ -79,6 +89,37 @@ func (a *app) runAgent(ctx context.Context, p *project, e *engine.Engine, args [
 		return exit.Status(code)
 	}
 	return nil
+}
+
+// agentGrace is what an agent that has lost its network has to end by itself.
+const agentGrace = 10 * time.Second
+
+// guard watches the gate of a run. If that is lost, it says so at once and ends
+// the agent, which has no network any more and never will. The result ends the
+// watch and says what became of the gate, empty if nothing did.
+func (a *app) guard(ctx context.Context, e *engine.Engine, g *engine.Gate, service string, raw bool) (lost func() string) {
+	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	said := make(chan string, 1)
+	go func() {
+		why, gone := e.GateLost(ctx, g.ID, service)
+		if !gone {
+			said <- ""
+			return
+		}
+		begin, end := "", "\n"
+		if raw { // whatever the agent draws: on a line of its own
+			begin, end = "\r\n", "\r\n"
+		}
+		fmt.Fprintf(a.err, "%scorral: the gate ended (%s): the agent has no network any more and is ended%s", begin, why, end)
+		if err := e.Stop(ctx, service, agentGrace); err != nil && ctx.Err() == nil {
+			fmt.Fprintf(a.err, "%scorral: %s%s", begin, printable.Escape(err.Error()), end)
+		}
+		said <- why
+	}()
+	return func() string {
+		stop()
+		return <-said
+	}
 }
 
 // sane brings a terminal back to where what corral says can be seen, whatever

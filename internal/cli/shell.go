@@ -9,6 +9,7 @@ import (
 
 	"github.com/corral-sandbox/corral/internal/engine"
 	"github.com/corral-sandbox/corral/internal/exit"
+	"github.com/corral-sandbox/corral/internal/policy"
 )
 
 // anyShell is bash where the image has it, else sh.
@@ -48,14 +49,19 @@ func (a *app) enter(ctx context.Context, p *project, e *engine.Engine, args []st
 		return err
 	}
 	gate, service := running(members)
-	if service.ID == "" {
+	switch {
+	case service.ID != "":
+	case p.policy.Mode == policy.Daemon:
+		return exit.Failedf("corral up brings it up", "nothing of %s is up", p.policy.File)
+	default:
 		return a.runAgent(ctx, p, e, args)
 	}
-	if wrong := p.outdated(members); wrong != "" {
-		return exit.Failedf("corral down ends it; the next corral shell is behind the policy as it is now", "%s", wrong)
-	}
-	if err := well(ctx, e, gate, service); err != nil {
+	status, err := well(ctx, e, gate, service)
+	if err != nil {
 		return err
+	}
+	if wrong := p.outdated(members, &status); wrong != "" {
+		return exit.Failedf(cure(service, "corral down ends it; the next corral shell is behind the policy as it is now"), "%s", wrong)
 	}
 	var env []string
 	for _, name := range []string{"TERM", "COLORTERM"} { // it may be another terminal than the agent's

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -78,7 +79,11 @@ func (a *app) observe(ctx context.Context) (statusReport, error) {
 	if err != nil {
 		now = policy.Seen{} // none that it could have been made from
 	}
-	r.Changed, r.Unbound = changed(now, members), unbound(now, members)
+	var gate *spec.GateStatus
+	if len(r.Services) > 0 {
+		gate = r.Services[0].Gate
+	}
+	r.Changed, r.Unbound = changed(now, members, gate), unbound(now, members)
 	r.Well = !r.Unbound && !slices.ContainsFunc(r.Services, func(h engine.Health) bool { return !h.OK }) &&
 		!slices.ContainsFunc(r.Relays, func(h engine.RelayHealth) bool { return !h.OK })
 	r.findings, r.blind = changedSince(ctx, r.Sandbox)
@@ -117,9 +122,13 @@ type statusReport struct {
 	blind    error
 }
 
-// changed reports whether a sandbox was made from another policy than there is
-// now.
-func changed(now policy.Seen, members []engine.Member) bool {
+// changed reports whether a sandbox goes by another policy than there is now. Its
+// gate knows that, if it answers: a refresh is for what can change in place, and
+// the rest was the same.
+func changed(now policy.Seen, members []engine.Member, gate *spec.GateStatus) bool {
+	if gate != nil && gate.Policy != "" {
+		return gate.Policy != now.Digest
+	}
 	return slices.ContainsFunc(members, func(m engine.Member) bool { return m.Digest != now.Digest })
 }
 
@@ -159,6 +168,9 @@ func (a *app) showStatus(r statusReport, asJSON bool) error {
 	}
 	for _, h := range r.Services {
 		fmt.Fprintf(w, "%s: %s\n", h.Service, h.State)
+		for _, row := range serviceRows(h, time.Now()) {
+			fmt.Fprintf(w, "  %s\n", strings.Join(row, "\t"))
+		}
 		if h.Gate != nil {
 			for _, row := range gateRows(*h.Gate) {
 				fmt.Fprintf(w, "  %s\n", strings.Join(row, "\t"))
@@ -173,6 +185,60 @@ func (a *app) showStatus(r statusReport, asJSON bool) error {
 	}
 	showFindings(a.out, r.Sandbox, r.findings, r.blind)
 	return nil
+}
+
+// serviceRows are whose network a service has, of which class, and how its gate
+// is.
+func serviceRows(h engine.Health, now time.Time) [][]string {
+	if h.Behind == "" {
+		return [][]string{{"network", "none"}}
+	}
+	if h.Gate == nil {
+		return [][]string{{"network", "of " + h.Behind}}
+	}
+	g := *h.Gate
+	class := string(g.Class)
+	if class == "" {
+		class = "none"
+	}
+	rows := [][]string{{"network", "of " + h.Behind, "egress " + class, fmt.Sprintf("namespace %d", g.NetNS)}}
+	if g.WorkerRestarts > 0 {
+		rows = append(rows, []string{"gate", "its worker was replaced", count(uint64(g.WorkerRestarts))})
+	}
+	if !g.Refreshed.IsZero() {
+		row := []string{"names", "resolved " + age(now.Sub(g.Refreshed)) + " ago"}
+		if !g.NextRefresh.IsZero() {
+			row = append(row, "again in "+age(g.NextRefresh.Sub(now)))
+		}
+		rows = append(rows, row)
+	}
+	var more [][]string
+	for _, p := range g.Pins {
+		if p.Failed != "" {
+			more = append(more, []string{"kept", cell(p.Domain), cell(p.Failed)})
+		}
+		for _, f := range p.Fading {
+			more = append(more, []string{"fading", cell(p.Domain), f.Addr.String(), fmt.Sprintf("since %s, %d open", age(now.Sub(f.Since)), f.Flows)})
+		}
+	}
+	for _, s := range g.Shared {
+		more = append(more, []string{"shared", cell(s.Removed), fmt.Sprintf("%v:%d", s.Addr, s.Port), fmt.Sprintf("%d open, by way of %s", s.Flows, cell(s.With))})
+	}
+	if n := len(more) - mostRows; n > 0 {
+		more = append(more[:mostRows], []string{"", fmt.Sprintf("and %d more (--json has them)", n)})
+	}
+	return append(rows, more...)
+}
+
+// age is a time as people say it.
+func age(d time.Duration) string {
+	switch d = max(0, d); {
+	case d < time.Minute:
+		return d.Round(time.Second).String()
+	case d < time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	}
+	return fmt.Sprintf("%dh%02dm", int(d.Hours()), int(d.Minutes())%60)
 }
 
 // gateRows are what a gate allows, keeps closed, and has denied.

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -50,11 +51,12 @@ func (a *app) prove(ctx context.Context, e *engine.Engine, p *project) (proof *e
 	if err != nil {
 		return nil, err
 	}
-	if gate, service := running(members); service.ID != "" {
-		if wrong := p.outdated(members); wrong != "" {
-			return nil, exit.Failedf("corral down ends it; the next verify proves the policy as it is now", "cannot tell: %s", wrong)
-		}
-		return a.proveRunning(ctx, e, p, gate, service)
+	gate, service := running(members)
+	if service.ID != "" {
+		return a.proveRunning(ctx, e, p, members, gate, service)
+	}
+	if gate.Purpose == engine.PurposeDaemon {
+		return nil, exit.Failedf("corral up starts it", "%s: not started (there is a gate only)", gate.Service)
 	}
 	unlock, err := a.begin(ctx, e, p, toBuild)
 	if err != nil {
@@ -88,14 +90,14 @@ func (a *app) prove(ctx context.Context, e *engine.Engine, p *project) (proof *e
 	return proof, err
 }
 
-// running are the gate and the service of a run that is up; the service is zero
-// if there is none.
+// running are the gate and the service of a run that is up, or of a sandbox that
+// is always on, however its service is; the service is zero if there is none.
 func running(members []engine.Member) (gate, service engine.Member) {
 	for _, m := range members {
 		switch {
 		case m.Role == engine.RoleGate:
 			gate = m
-		case m.Role == engine.RoleService && m.Running && m.Purpose == engine.PurposeRun:
+		case m.Role == engine.RoleService && (m.Running && m.Purpose == engine.PurposeRun || m.Purpose == engine.PurposeDaemon):
 			service = m
 		}
 	}
@@ -104,10 +106,10 @@ func running(members []engine.Member) (gate, service engine.Member) {
 
 // outdated says how what is up differs from the policy as it is now, empty if
 // it does not.
-func (p *project) outdated(members []engine.Member) string {
+func (p *project) outdated(members []engine.Member, gate *spec.GateStatus) string {
 	now := policy.Seen{Dev: p.policy.Self.Dev, Ino: p.policy.Self.Ino, Digest: p.policy.Digest}
 	switch gone := unbound(now, members); {
-	case changed(now, members):
+	case changed(now, members, gate):
 		wrong := fmt.Sprintf("the sandbox that is up (%s) was made from another version of %s", members[0].Sandbox, p.policy.File)
 		if gone {
 			wrong += "; " + bindGone
@@ -119,14 +121,24 @@ func (p *project) outdated(members []engine.Member) string {
 	return ""
 }
 
-// well is nil if a service and the gate it is behind are as they should be.
-func well(ctx context.Context, e *engine.Engine, gate, service engine.Member) error {
+// well is what the gate of a service says, if the two are as they should be.
+func well(ctx context.Context, e *engine.Engine, gate, service engine.Member) (spec.GateStatus, error) {
 	for _, h := range e.Health(ctx, []engine.Member{gate, service}) {
-		if !h.OK {
-			return fmt.Errorf("%s: %s", h.Service, h.State)
+		if !h.OK || h.Gate == nil {
+			return spec.GateStatus{}, exit.Failedf(cure(service, ""), "%s: %s", h.Service, h.State)
 		}
+		return *h.Gate, nil
 	}
-	return nil
+	return spec.GateStatus{}, errors.New("there is no service")
+}
+
+// cure is what brings right what is wrong with a service; once is said of one
+// that is not always on.
+func cure(service engine.Member, once string) string {
+	if service.Purpose == engine.PurposeDaemon {
+		return "corral up heals it"
+	}
+	return once
 }
 
 // show prints a proof as lines and turns it into the exit status.
@@ -153,25 +165,35 @@ func verdict(t report.Tally, err error) error {
 	return err
 }
 
-func (a *app) proveRunning(ctx context.Context, e *engine.Engine, p *project, gate, service engine.Member) (*engine.Proof, error) {
-	err := well(ctx, e, gate, service)
+func (a *app) proveRunning(ctx context.Context, e *engine.Engine, p *project, members []engine.Member, gate, service engine.Member) (*engine.Proof, error) {
+	status, err := well(ctx, e, gate, service)
 	if err != nil {
 		return nil, err
 	}
-	if p.network, p.host.Subnet, err = inForce(ctx, e); err != nil {
+	if wrong := p.outdated(members, &status); wrong != "" {
+		return nil, exit.Failedf(cure(service, "corral down ends it; the next verify proves the policy as it is now"), "cannot tell: %s", wrong)
+	}
+	if err := p.asUp(ctx, e, service); err != nil {
 		return nil, err
 	}
-	p.host.Shields, p.host.Furniture = service.Shields, service.Furniture
-	vars, err := p.variables()
-	if err != nil {
-		return nil, err
-	}
-	p.host.Secrets = names(vars)
 	planned, err := p.draft(ctx, e, nil)(gate.Address)
 	if err != nil {
 		return nil, err
 	}
 	return e.Verify(ctx, gate.ID, service.ID, planned.Services[0])
+}
+
+// asUp takes from a service that is up, and from this machine, what else its
+// plan needs: what depends on how the machine looked at the start is as it was.
+func (p *project) asUp(ctx context.Context, e *engine.Engine, service engine.Member) error {
+	var err error
+	if p.network, p.host.Subnet, err = inForce(ctx, e); err != nil {
+		return err
+	}
+	p.host.Shields, p.host.Furniture = service.Shields, service.Furniture
+	p.secrets, err = p.variables()
+	p.host.Secrets = names(p.secrets)
+	return err
 }
 
 // variables are what the policy's env_file says.

@@ -49,21 +49,39 @@ func (e *Engine) CreateService(ctx context.Context, g *Gate, s plan.Service, sec
 		return "", &Unmountable{Reason: fmt.Sprintf("the service's %d mounts do not fit into the document that proves them", len(s.Mounts)),
 			Hint: "mount fewer, or directories that hold several of them"}
 	}
-	var seccomp bytes.Buffer
-	if err := json.Compact(&seccomp, g.Tree["seccomp.json"]); err != nil {
+	made, err := e.serviceRequest(g, s, secrets, term)
+	if err != nil {
 		return "", err
 	}
+	made.config.Labels[labelConfig] = serviceParts(g, s, made).String()
+	made.config.Labels[labelInstance] = status.Instance
+	made.config.Image = image
+	made.config.Env = append(made.config.Env, spec.HandoverEnv+"="+string(handover))
+	made.host.NetworkMode = container.NetworkMode("container:" + g.ID)
+	id, err := e.create(ctx, made)
+	if err != nil {
+		return "", e.unlessTakenDown(ctx, g.ID, fmt.Errorf("service %s: %w", s.Name, err))
+	}
+	return id, nil
+}
+
+// serviceRequest is a service's container without its image, and without what
+// ties it to one run of its gate.
+func (e *Engine) serviceRequest(g *Gate, s plan.Service, secrets []secret.Var, term Terminal) (request, error) {
+	var seccomp bytes.Buffer
+	if err := json.Compact(&seccomp, g.Tree["seccomp.json"]); err != nil {
+		return request{}, err
+	}
 	init := true
-	id, err := e.create(ctx, request{
+	return request{
 		name: render.Container(g.Plan.ID, s.Name),
 		config: &container.Config{
-			Image:        image,
 			User:         fmt.Sprintf("%d:%d", s.UID, s.GID),
 			Entrypoint:   render.Entrypoint,
 			Cmd:          s.Command,
-			Env:          append(environment(s.Environment, secrets), spec.HandoverEnv+"="+string(handover), signalTheGroup),
+			Env:          append(environment(s.Environment, secrets), signalTheGroup),
 			WorkingDir:   s.WorkDir,
-			Labels:       labels(g, s.Name, RoleService, map[string]string{labelInstance: status.Instance, labelShields: render.MountsLabel(s.Shields), labelFurniture: render.MountsLabel(s.Furniture)}),
+			Labels:       labels(g, s.Name, RoleService, map[string]string{labelShields: render.MountsLabel(s.Shields), labelFurniture: render.MountsLabel(s.Furniture)}),
 			Tty:          term.TTY,
 			OpenStdin:    term.Stdin,
 			StdinOnce:    term.Stdin,
@@ -73,19 +91,14 @@ func (e *Engine) CreateService(ctx context.Context, g *Gate, s plan.Service, sec
 		},
 		options: []string{"seccomp=" + seccomp.String()},
 		host: &container.HostConfig{
-			NetworkMode: container.NetworkMode("container:" + g.ID),
-			IpcMode:     render.ServiceIPC,
-			Init:        &init,
-			Tmpfs:       map[string]string{"/tmp": render.ServiceTmpfs},
-			Mounts:      binds(g, s, e.recursive()),
+			IpcMode: render.ServiceIPC,
+			Init:    &init,
+			Tmpfs:   map[string]string{"/tmp": render.ServiceTmpfs},
+			Mounts:  binds(g, s, e.recursive()),
 			// Nothing more of the memory by way of swap.
 			Resources: container.Resources{PidsLimit: &s.Pids, Memory: s.Memory, MemorySwap: s.Memory, NanoCPUs: s.NanoCPUs},
 		},
-	})
-	if err != nil {
-		return "", e.unlessTakenDown(ctx, g.ID, fmt.Errorf("service %s: %w", s.Name, err))
-	}
-	return id, nil
+	}, nil
 }
 
 // signalTheGroup makes the engine's init pass a signal to everything in front,

@@ -36,12 +36,14 @@ const (
 	labelFurniture = render.LabelFurniture
 	labelShields   = render.LabelShields
 	labelPurpose   = render.LabelPurpose
-	labelOwner     = "dev.corral.owner" // the process that looks after it
+	labelConfig    = "dev.corral.config-digest" // of what was asked of the engine, by parts
+	labelOwner     = "dev.corral.owner"         // the process that looks after it
 )
 
 // Purposes of a sandbox.
 const (
 	PurposeRun    = render.PurposeRun
+	PurposeDaemon = "daemon" // always on, and nobody's: no process looks after it
 	PurposeVerify = "verify" // thrown away as soon as it is proven
 	PurposeDemo   = "demo"
 	PurposeCheck  = "check" // of this machine, by corral install

@@ -118,6 +118,7 @@ func (e *Engine) createGate(ctx context.Context, image string, guests host.Guest
 	}
 	g = &Gate{Plan: p, Tree: tree, Image: image, Guests: guestName(guests), Purpose: purpose}
 	made := e.gateRequest(g, net, address)
+	made.config.Labels[labelConfig] = gateParts(g, made).String()
 	for filled := false; ; filled = true {
 		g.ID, err = e.create(ctx, made)
 		if errdefs.IsConflict(err) {
@@ -189,14 +190,18 @@ func gateLabels(p *plan.Plan, address netip.Addr) map[string]string {
 }
 
 // Running is a sandbox that is up already. Unattended says that the corral
-// that brought it up is gone.
+// that brought it up is gone, Daemon that it is always on.
 type Running struct {
 	ID         string
 	Unattended bool
+	Daemon     bool
 }
 
 func (e *Running) Error() string {
-	if e.Unattended {
+	switch {
+	case e.Daemon:
+		return fmt.Sprintf("sandbox %s is up already, and always on", e.ID)
+	case e.Unattended:
 		return fmt.Sprintf("sandbox %s is up already, and the corral that looked after it is gone", e.ID)
 	}
 	return fmt.Sprintf("sandbox %s is up already", e.ID)

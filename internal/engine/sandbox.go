@@ -1,15 +1,23 @@
 package engine
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/pkg/stdcopy"
+
 	"github.com/corral-sandbox/corral/internal/plan"
+	"github.com/corral-sandbox/corral/internal/printable"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
 
@@ -26,6 +34,7 @@ type Member struct {
 	State    string     // the engine's word: running, exited, created…
 	Policy   string
 	Digest   string       // of the policy that it was made from
+	Config   string       // digests of what was asked of the engine, see Differs
 	Inode    string       // of the policy file, see plan.Plan
 	Shields  []plan.Mount // those of a service
 	// Furniture is what the profile brought a service.
@@ -33,6 +42,7 @@ type Member struct {
 	Relays    []string // what a gate needs carried from the host
 	Purpose   string
 	Owner     string // the process that looks after it
+	Ended     string // why it does not run, where somebody looked
 }
 
 // Members lists the containers of the sandbox of a policy file, whatever its
@@ -59,6 +69,7 @@ func (e *Engine) Members(ctx context.Context, policy string) ([]Member, error) {
 			Instance: c.Labels[labelInstance],
 			Policy:   c.Labels[labelPolicy],
 			Digest:   c.Labels[labelDigest],
+			Config:   c.Labels[labelConfig],
 			Inode:    c.Labels[labelInode],
 			Purpose:  c.Labels[labelPurpose],
 			Owner:    c.Labels[labelOwner],
@@ -80,8 +91,9 @@ func (e *Engine) Members(ctx context.Context, policy string) ([]Member, error) {
 	return out, nil
 }
 
-// Unattended says that the corral that looked after it is gone.
-func (m Member) Unattended() bool { return ownerLife(m.Owner) == gone }
+// Unattended says that the corral that looked after it is gone. Nobody looks
+// after what is always on.
+func (m Member) Unattended() bool { return m.Purpose != PurposeDaemon && ownerLife(m.Owner) == gone }
 
 // Down takes containers away: what joins gates first, gates last. What relays
 // did for them ends, and a relay that serves nobody goes, whoever left it.
@@ -105,16 +117,27 @@ func (e *Engine) Clear(ctx context.Context, policy string) error {
 	if err != nil {
 		return err
 	}
-	if err := leftovers(members); err != nil || len(members) == 0 {
+	err = leftovers(members)
+	if alone := (*Running)(nil); errors.As(err, &alone) && alone.Unattended && e.dark(ctx, members) {
+		err = nil // and nobody can bring its network back
+	}
+	if err != nil || len(members) == 0 {
 		return err
 	}
 	return e.Down(ctx, members)
+}
+
+// dark reports whether no service has a network, or will have one.
+func (e *Engine) dark(ctx context.Context, members []Member) bool {
+	return !slices.ContainsFunc(e.Health(ctx, members), func(h Health) bool { return !h.Dark })
 }
 
 // leftovers is nil if nobody needs any of the members any more.
 func leftovers(members []Member) error {
 	for _, m := range members {
 		switch {
+		case m.Purpose == PurposeDaemon:
+			return &Running{ID: m.Sandbox, Daemon: true}
 		case m.Role == RoleService && m.Running && !(m.Purpose != PurposeRun && m.Unattended()):
 			return &Running{ID: m.Sandbox, Unattended: m.Unattended()}
 		case m.Role == RoleGate && !m.Unattended():
@@ -145,8 +168,14 @@ type Health struct {
 	Service string `json:"service"`
 	State   string `json:"state"` // running, or what is wrong in plain words
 	OK      bool   `json:"ok"`
+	// Behind is the gate whose network namespace the service is in; empty if that
+	// gate is gone.
+	Behind string `json:"behind,omitempty"`
 	// Gate is what the gate said; nil if it did not answer.
 	Gate *spec.GateStatus `json:"gate,omitempty"`
+
+	// Dark services have no network, and will have none.
+	Dark bool `json:"-"`
 }
 
 // Health looks at every service of a sandbox and at the gate it is behind. A
@@ -154,6 +183,9 @@ type Health struct {
 func (e *Engine) Health(ctx context.Context, members []Member) []Health {
 	gates, services := map[string]Member{}, map[string]Member{}
 	for _, m := range members {
+		if !m.Running {
+			m.Ended = e.ending(ctx, m)
+		}
 		switch m.Role {
 		case RoleGate:
 			gates[m.Service] = m
@@ -174,7 +206,7 @@ func (e *Engine) Health(ctx context.Context, members []Member) []Health {
 	}
 	for _, name := range slices.Sorted(maps.Keys(gates)) {
 		if _, there := services[name]; !there {
-			out = append(out, Health{Service: name, State: "not started (there is a gate only)"})
+			out = append(out, Health{Service: name, State: "not started (there is a gate only)", Dark: true})
 		}
 	}
 	return out
@@ -183,15 +215,25 @@ func (e *Engine) Health(ctx context.Context, members []Member) []Health {
 // health judges a service by itself, its gate, and what that gate says.
 func health(service, gate Member, status *spec.GateStatus) Health {
 	h := Health{Service: service.Service, Gate: status}
+	if gate.Running && (status == nil || status.Instance == service.Instance) {
+		h.Behind = gate.Name
+	}
 	switch {
+	case gate.State == container.StatePaused:
+		h.State = "the gate is paused: it answers no lookup"
 	case !gate.Running:
-		h.State = "no network (gate is gone)"
+		h.State, h.Dark = "no network (gate is gone)", true
+		if gate.Ended != "" {
+			h.State += ": " + gate.Ended
+		}
+	case service.State == container.StatePaused:
+		h.State = "paused"
 	case status == nil:
 		h.State = "gate does not answer"
 	case !service.Running:
-		h.State = service.State
+		h.State = cmp.Or(service.Ended, service.State)
 	case status.Instance != service.Instance:
-		h.State = "no network (gate was replaced)"
+		h.State, h.Dark = "no network (gate was replaced)", true
 	case unsound(*status) != "":
 		h.State = unsound(*status)
 	case service.Unattended():
@@ -200,6 +242,70 @@ func health(service, gate Member, status *spec.GateStatus) Health {
 		h.State, h.OK = "running", true
 	}
 	return h
+}
+
+const (
+	// wordsKept of what a container said last are looked at.
+	wordsKept = "40"
+	// mostReasons are told of why one ended.
+	mostReasons = 2
+)
+
+// longID is a container's whole identity, which tells a person nothing.
+var longID = regexp.MustCompile(`\b[0-9a-f]{64}\b`)
+
+// ending says in words why a container does not run, by what it said itself
+// and by what the engine knows; empty if it was never started, is paused, or
+// nothing is known.
+func (e *Engine) ending(ctx context.Context, m Member) string {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerWithin)
+	defer cancel()
+	got, err := e.api.ContainerInspect(ctx, m.ID)
+	if err != nil || got.State.Running || got.State.Status == container.StateCreated {
+		return ""
+	}
+	switch s := got.State; {
+	case s.OOMKilled:
+		return "the kernel ended it, out of memory"
+	case s.Error != "":
+		return printable.Escape(longID.ReplaceAllString(s.Error, "…"))
+	}
+	if reasons := e.reasons(ctx, m, got.State.StartedAt); len(reasons) > 0 {
+		return strings.Join(reasons[max(0, len(reasons)-mostReasons):], "; ")
+	}
+	switch got.State.ExitCode {
+	case killed:
+		return "it was killed"
+	case 0:
+		if m.Role == RoleGate {
+			return "it was stopped"
+		}
+	}
+	return fmt.Sprintf("it ended with status %d", got.State.ExitCode)
+}
+
+// reasons are what a gate said of why it ended, and a service of why it did not
+// begin.
+func (e *Engine) reasons(ctx context.Context, m Member, since string) []string {
+	var said bytes.Buffer
+	logs, err := e.api.ContainerLogs(ctx, m.ID, container.LogsOptions{ShowStderr: true, Since: since, Tail: wordsKept})
+	if err != nil {
+		return nil
+	}
+	defer logs.Close()
+	_, _ = stdcopy.StdCopy(io.Discard, &clip{&said, maxErrors}, logs)
+	program := "corral-gate: "
+	if m.Role != RoleGate {
+		program = "corral-verify: "
+	}
+	var out []string
+	for line := range strings.Lines(said.String()) {
+		line, ours := strings.CutPrefix(strings.TrimSpace(line), program)
+		if ours && !strings.HasPrefix(line, "worker: ") {
+			out = append(out, printable.Escape(line))
+		}
+	}
+	return out
 }
 
 // unsound says what is wrong with a gate by its own account, empty if nothing

@@ -77,11 +77,13 @@ type Service struct {
 	UID, GID    uint32
 	Command     []string
 	Environment map[string]string
+	Passed      []string // variables of Environment that are whatever whoever brings it up has
 	Secrets     []string // variables whose values only the engine is given
 	WorkDir     string
 	Mounts      []Mount // all of them, what holds others first
 	Furniture   []Mount // those of Mounts that the profile brings
 	Shields     []Mount // those of Mounts that cover parts of a repository
+	Git         string  // what of repositories they leave writable, in words
 	Memory      int64   // bytes, 0: no bound
 	NanoCPUs    int64   // 0: no bound
 	Pids        int64
@@ -135,9 +137,6 @@ func unplannable(p *policy.Policy, h Host) error {
 	var all diag.List
 	refuse := func(at diag.Pos, hint, format string, args ...any) {
 		all = append(all, diag.Diagnostic{Pos: at, Kind: "policy error", Message: fmt.Sprintf(format, args...), Hint: hint})
-	}
-	if p.Mode == policy.Daemon {
-		refuse(p.Origins["mode"], "write mode: run, or leave it out", "mode: daemon is read by this version, and cannot be brought up yet")
 	}
 	if most := int64(h.CPUs) * 1e9; most > 0 && p.Resources.NanoCPUs > most {
 		refuse(p.Origins["resources.cpus"], fmt.Sprintf("write %d, or less", h.CPUs), "resources.cpus is more than this machine has: %d", h.CPUs)
@@ -218,11 +217,13 @@ func Build(p *policy.Policy, prof *profile.Profile, h Host, address netip.Addr, 
 		GID:         h.GID,
 		Command:     command(p, prof, args),
 		Environment: environment(prof, h, gate.Spec.Sandbox),
+		Passed:      sortedKeys(h.Environment),
 		Secrets:     h.Secrets,
 		WorkDir:     p.Dir,
 		Mounts:      bound,
 		Furniture:   h.Furniture,
 		Shields:     h.Shields,
+		Git:         fmt.Sprintf("config writable: %t, .git read-only: %t", p.Git.ConfigWritable, p.Git.DirReadOnly),
 		Memory:      p.Resources.Memory,
 		NanoCPUs:    p.Resources.NanoCPUs,
 		Pids:        p.Resources.Pids,

@@ -17,7 +17,8 @@ func readme(p *policy.Policy, g spec.Gate, s Service) []byte {
 	fmt.Fprintf(&b, "You run inside a corral sandbox (%s).\n\n", g.Sandbox)
 	b.WriteString("Network: only the names below answer, on the ports given, by TCP. Everything else is refused at once\n")
 	b.WriteString("(connection refused or reset; no such name), and trying again will not help. No other name resolves, and no\n")
-	b.WriteString("DNS server can be reached.\n")
+	b.WriteString("DNS server can be reached. These are the names of when this sandbox was made; the person who runs you may have\n")
+	b.WriteString("changed them since, and /etc/hosts has those of now.\n")
 	if len(g.Names) == 0 {
 		b.WriteString("  (no name is allowed)\n")
 	}

@@ -70,7 +70,7 @@ const (
 	LabelAddress   = "dev.corral.address"
 	LabelInstance  = "dev.corral.gate-instance"
 	LabelPolicy    = "dev.corral.policy-path"
-	LabelDigest    = "dev.corral.config-digest"
+	LabelDigest    = "dev.corral.policy-digest"
 	LabelInode     = "dev.corral.policy-inode"
 	LabelFurniture = "dev.corral.furniture"
 	LabelShields   = "dev.corral.shields"

@@ -138,7 +138,7 @@ func at(t *testing.T, v any, keys ...any) any {
 // known are the labels of a container of full, by which corral knows it.
 func known(role string, more map[string]any) map[string]any {
 	all := map[string]any{"dev.corral.sandbox": "demo-0a1b2c3d", "dev.corral.service": "main", "dev.corral.role": role,
-		"dev.corral.policy-path": "/home/dev/a b/corral.yaml", "dev.corral.config-digest": "sha256:0f", "dev.corral.policy-inode": "1:5",
+		"dev.corral.policy-path": "/home/dev/a b/corral.yaml", "dev.corral.policy-digest": "sha256:0f", "dev.corral.policy-inode": "1:5",
 		"dev.corral.purpose": "run"}
 	maps.Copy(all, more)
 	return all

@@ -1,0 +1,155 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/corral-sandbox/corral/internal/engine"
+	"github.com/corral-sandbox/corral/internal/exit"
+	"github.com/corral-sandbox/corral/internal/host"
+	"github.com/corral-sandbox/corral/internal/spec"
+	"github.com/corral-sandbox/corral/internal/state"
+)
+
+func (a *app) refresh() *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "refresh",
+		Short: "Resolve the names anew, in place",
+		Long: `Gives the gate of the sandbox that is up the names of the policy as it is now, and
+resolves them. Nothing is restarted and at no moment is more open, or less, than
+the old names or the new ones grant. Connections to what is still allowed live
+on, those to what was taken away end. If a lookup fails the name keeps the
+addresses that it had. Whatever else of the policy was changed is refused here:
+a refresh cannot change it.`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return a.with(c.Context(), func(p *project, e *engine.Engine) error {
+				done, err := a.refreshNow(c.Context(), e, p)
+				if err != nil {
+					return err
+				}
+				if asJSON {
+					_, err := a.out.Write(spec.Encode(done))
+					return err
+				}
+				return showRefreshed(a.out, done)
+			})
+		},
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "as JSON")
+	a.acceptFlag(c)
+	return c
+}
+
+func (a *app) refreshNow(ctx context.Context, e *engine.Engine, p *project) (spec.Refreshed, error) {
+	var none spec.Refreshed
+	members, err := e.Members(ctx, p.policy.File)
+	if err != nil {
+		return none, err
+	}
+	gate, service := running(members)
+	if service.ID == "" || gate.ID == "" {
+		return none, exit.Failedf("corral run and corral up resolve all names when they start", "nothing of %s is up", p.policy.File)
+	}
+	if _, wrong := e.GateWrong(ctx, gate); wrong != "" {
+		return none, exit.Failedf(cure(service, "corral down ends it"), "the gate: %s", wrong)
+	}
+	if err := a.agreed(ctx, p); err != nil {
+		return none, err
+	}
+	if service.Purpose == engine.PurposeDaemon { // a run holds this itself
+		home, err := state.Home()
+		if err != nil {
+			return none, err
+		}
+		unlock, err := state.Lock(home, p.id())
+		if err != nil {
+			return none, err
+		}
+		defer unlock()
+	}
+	guests, err := host.FindGuests()
+	if err != nil {
+		return none, err
+	}
+	if err := p.asUp(ctx, e, service); err != nil {
+		return none, err
+	}
+	if err := p.identity(ctx); err != nil {
+		return none, err
+	}
+	planned, err := p.draft(ctx, e, nil)(gate.Address)
+	if err != nil {
+		return none, err
+	}
+	now, err := e.Sketch(guests, planned, service.Purpose)
+	if err != nil {
+		return none, err
+	}
+	now.ID = gate.ID
+	var differs []string
+	for _, m := range []engine.Member{gate, service} {
+		parts, err := e.Differs(now, p.secrets, m)
+		if err != nil {
+			return none, err
+		}
+		differs = append(differs, parts...)
+	}
+	if gate.Sandbox != p.id() {
+		differs = append(differs, "the name of the sandbox")
+	}
+	if slices.Sort(differs); len(differs) > 0 {
+		hint := "corral down ends it; the next corral run is by the policy as it is now"
+		if service.Purpose == engine.PurposeDaemon {
+			hint = "corral up makes anew what differs"
+		}
+		return none, exit.Invalidf(hint, "a refresh changes names alone, and this differs from what is up: %s", strings.Join(slices.Compact(differs), ", "))
+	}
+	done, err := e.Refresh(ctx, now)
+	if err == nil && p.unboundBy(service) {
+		fmt.Fprintf(a.err, "corral: %s\n", bindGone)
+	}
+	return done, err
+}
+
+// showRefreshed says what a refresh changed.
+func showRefreshed(w io.Writer, done spec.Refreshed) error {
+	var rows []string
+	for _, d := range done.Added {
+		rows = append(rows, "added    "+cell(d))
+	}
+	for _, d := range done.Removed {
+		rows = append(rows, "removed  "+cell(d))
+	}
+	for _, p := range done.Pins {
+		if p.Failed != "" {
+			rows = append(rows, fmt.Sprintf("kept     %s as it was: %s", cell(p.Domain), cell(p.Failed)))
+		}
+	}
+	for _, u := range done.Unpinned {
+		rows = append(rows, fmt.Sprintf("closed   %s: %s", cell(u.Domain), cell(u.Reason)))
+	}
+	for _, s := range done.Shared {
+		rows = append(rows, fmt.Sprintf("shared   %s is gone, and %d of its connections to %v:%d live on: %s has the same address", cell(s.Removed), s.Flows, s.Addr, s.Port, cell(s.With)))
+	}
+	if done.Ended > 0 {
+		rows = append(rows, fmt.Sprintf("ended    %d connections to what is not allowed any more", done.Ended))
+	}
+	if n := len(rows) - mostRefreshed; n > 0 {
+		rows = append(rows[:mostRefreshed], fmt.Sprintf("and %d more (--json has them)", n))
+	}
+	if len(rows) == 0 {
+		rows = []string{"nothing changed"}
+	}
+	_, err := fmt.Fprintln(w, strings.Join(rows, "\n"))
+	return err
+}
+
+// mostRefreshed bounds what is shown of a refresh.
+const mostRefreshed = 60

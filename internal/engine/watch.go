@@ -1,0 +1,115 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/events"
+	"github.com/docker/docker/api/types/filters"
+)
+
+// happenings are the events after which a sandbox may be another than it was.
+var happenings = []events.Action{
+	events.ActionStart, events.ActionRestart, events.ActionDie, events.ActionOOM, events.ActionStop,
+	events.ActionPause, events.ActionUnPause, events.ActionDestroy,
+}
+
+// How long to wait before the engine is asked again for its events.
+const (
+	reconnectFirst = 200 * time.Millisecond
+	reconnectLast  = 5 * time.Second
+)
+
+// follow calls do whenever something happened to a container that an events
+// filter matches, until do returns false or ctx ends. It calls do first of all,
+// and after every time that the engine was away, since nobody knows what
+// happened meanwhile. An engine that is away is waited for.
+func (e *Engine) follow(ctx context.Context, key, value string, do func() bool) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	which := filters.NewArgs(filters.Arg("type", string(events.ContainerEventType)), filters.Arg(key, value))
+	for _, h := range happenings {
+		which.Add("event", string(h))
+	}
+	for pause := reconnectFirst; ; pause = min(2*pause, reconnectLast) {
+		came, broken := e.api.Events(ctx, events.ListOptions{Filters: which})
+		if _, err := e.api.Ping(ctx); err == nil {
+			pause = reconnectFirst
+			if !do() {
+				return nil
+			}
+		}
+		for up := true; up; {
+			select {
+			case <-came:
+				if !do() {
+					return nil
+				}
+			case <-broken:
+				up = false
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// Watch calls changed whenever something happened to a container of a policy's
+// sandbox, whenever the engine came back, and once at the beginning. It goes on
+// until ctx ends, and never waits for changed to be done with what it does.
+func (e *Engine) Watch(ctx context.Context, policy string, changed func()) error {
+	return e.follow(ctx, "label", labelPolicy+"="+policy, func() bool { changed(); return true })
+}
+
+// GateLost waits until a service that runs has lost its gate, and says what
+// became of that; false if the service or ctx ended before. It takes a gate
+// that was started again for lost: its namespace is another one.
+func (e *Engine) GateLost(ctx context.Context, gate, service string) (why string, lost bool) {
+	var first string // when the gate that the service is behind was started
+	_ = e.follow(ctx, "container", gate, func() bool {
+		got, err := e.api.ContainerInspect(ctx, gate)
+		state, known := "", err == nil
+		switch {
+		case err == nil:
+			state = got.State.Status
+			if first == "" && got.State.Running {
+				first = got.State.StartedAt
+			}
+		default:
+			state, known = e.State(ctx, gate)
+		}
+		switch {
+		case !known, state == container.StatePaused, state == container.StateRunning && got.State.StartedAt == first:
+			return true
+		case state == container.StateRunning:
+			why = "it was started again, with another network namespace"
+		case state == "" || state == container.StateRemoving:
+			why = "it was removed"
+		default:
+			why = e.ending(ctx, Member{ID: gate, Role: RoleGate})
+		}
+		// Whoever takes a sandbox down begins with the service.
+		state, known = e.State(ctx, service)
+		lost = known && (state == container.StateRunning || state == container.StatePaused || state == container.StateCreated)
+		return false
+	})
+	return why, lost && ctx.Err() == nil
+}
+
+// Stop ends a service in order: it is asked, and after grace it is killed.
+func (e *Engine) Stop(ctx context.Context, id string, grace time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace+settleWithin)
+	defer cancel()
+	seconds := int(grace.Seconds())
+	if err := e.api.ContainerStop(ctx, id, container.StopOptions{Timeout: &seconds}); err != nil {
+		return fmt.Errorf("service: %w", err)
+	}
+	return nil
+}

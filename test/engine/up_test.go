@@ -1,0 +1,320 @@
+package engine
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/corral-sandbox/corral/internal/spec"
+	"github.com/corral-sandbox/corral/test/lab"
+)
+
+// always is a policy of an always-on sandbox that may talk to api.allowed.test.
+func always(name, command string) string {
+	return fmt.Sprintf("profile: shell\nname: %s\nmode: daemon\nprofile_options: {shell: {command: %s}}\negress: {allow: [{domain: api.allowed.test, ports: [443]}]}\n", name, command)
+}
+
+const forever = `[sh, -c, "echo up; exec sleep infinity"]`
+
+// identity is what tells one life of a container from another.
+func (s *sandbox) identity(container string) string {
+	s.tb.Helper()
+	return docker(s.tb, "inspect", "--format", "{{.Id}} {{.State.StartedAt}}", container)
+}
+
+// must runs a command that has to succeed.
+func (s *sandbox) must(args ...string) result {
+	s.tb.Helper()
+	r := s.corral(args...)
+	if r.code != 0 {
+		s.tb.Fatalf("corral %v: %v", args, r)
+	}
+	return r
+}
+
+// hexID is a container's identity, which no person is told.
+var hexID = regexp.MustCompile(`[0-9a-f]{12,}`)
+
+// A second up changes nothing; what is missing or wrong is brought up, and
+// nothing else is touched; every heal says why in one line, without an ID
+// (R031, R033). No container restarts by itself (R034).
+func TestUp(t *testing.T) {
+	s := project(t, always("up", forever))
+	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
+	if r := s.corral("run"); r.code != 2 || !strings.Contains(r.err, "corral up") {
+		t.Errorf("corral run of an always-on policy: %v", r)
+	}
+	if r := s.corral("shell", "--", "true"); r.code != 1 || !strings.Contains(r.err, "corral up") {
+		t.Errorf("corral shell before up: %v", r)
+	}
+	if r := s.corral("status"); r.code != 1 || !strings.Contains(r.out, "not up") {
+		t.Errorf("status before up: %v", r)
+	}
+	if r := s.corral("up", "--wait"); r.code != 0 || !strings.HasSuffix(r.err, s.id+" is up\n") {
+		t.Fatal(r)
+	}
+	gate, agent := s.identity(s.gate()), s.identity(s.agent())
+	for _, c := range []string{s.gate(), s.agent()} {
+		if got := docker(t, "inspect", "--format", "{{.HostConfig.RestartPolicy.Name}}", c); got != "no" && got != "" {
+			t.Errorf("%s has restart policy %s", c, got)
+		}
+	}
+	if r := s.corral("up"); r.code != 0 || !strings.HasSuffix(r.err, s.id+" is up already\n") || strings.Contains(r.err, "anew") {
+		t.Error(r)
+	}
+	if s.identity(s.gate()) != gate || s.identity(s.agent()) != agent {
+		t.Error("a second up touched what was well")
+	}
+	for _, c := range []struct {
+		args []string
+		said string
+	}{{[]string{"status"}, "main: running"}, {[]string{"logs"}, "up\n"}, {[]string{"logs", "gate"}, spec.ReadyLine}, {[]string{"shell", "--", "echo", "beside"}, "beside\n"}, {[]string{"verify"}, ", 0 failed"}} {
+		if r := s.corral(c.args...); r.code != 0 || !strings.Contains(r.out+r.err, c.said) {
+			t.Errorf("corral %v: %v", c.args, r)
+		}
+	}
+	// R027: whose network a service has, and of which class.
+	if r := s.corral("status"); !regexp.MustCompile(`network +of ` + s.gate() + ` +egress pinned +namespace \d+`).MatchString(r.out) {
+		t.Errorf("status: %v", r)
+	}
+	for _, c := range []struct {
+		name   string
+		break_ []string
+		said   string // by up
+		kept   string // a container that is not touched
+	}{
+		{"service killed", []string{"kill", s.agent()}, "main is started again (it was killed)", s.gate()},
+		{"service removed", []string{"rm", "--force", s.agent()}, "main is made anew (it is gone)", s.gate()},
+		{"service paused", []string{"pause", s.agent()}, "main was paused: it goes on", s.gate()},
+		{"gate paused", []string{"pause", s.gate()}, "gate was paused: it goes on", s.agent()},
+		{"gate removed", []string{"rm", "--force", s.gate()}, "the gate is made anew (it is gone), and main with it: what ran there was ended", ""},
+		{"gate killed", []string{"kill", s.gate()}, "the gate is made anew (it is gone: it was killed)", ""},
+		{"gate restarted", []string{"restart", "--time", "2", s.gate()}, "main is made anew (its gate was started again)", ""},
+	} {
+		before := ""
+		if c.kept != "" {
+			before = s.identity(c.kept)
+		}
+		docker(t, c.break_...)
+		r := s.corral("up")
+		if r.code != 0 || !strings.Contains(r.err, c.said) || hexID.MatchString(r.err) {
+			t.Errorf("%s: up: %v", c.name, r)
+		}
+		if c.kept != "" && s.identity(c.kept) != before {
+			t.Errorf("%s: %s was touched", c.name, c.kept)
+		}
+		if r := s.corral("status"); r.code != 0 {
+			t.Errorf("%s: healed: %v", c.name, r)
+		}
+		noCapability(t, s)
+	}
+	if r := s.corral("verify"); r.code != 0 {
+		t.Error(r)
+	}
+	if r := s.corral("down"); r.code != 0 || !strings.Contains(r.err, "is down") {
+		t.Error(r)
+	}
+	if left := s.containers(); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+// noCapability: the agent's container has no capability and no way to one,
+// however it came up (R023).
+func noCapability(t testing.TB, s *sandbox) {
+	t.Helper()
+	got := docker(t, "inspect", "--format", "{{json .HostConfig.CapAdd}} {{json .HostConfig.CapDrop}} {{.HostConfig.Privileged}} {{.Config.User}}", s.agent())
+	if want := fmt.Sprintf(`null ["ALL"] false %d:%d`, s.uid, s.gid); got != want {
+		t.Errorf("the agent's container: %s, want %s", got, want)
+	}
+}
+
+// A changed policy makes anew what differs and nothing else; where only names
+// differ nothing is made anew.
+func TestUpAfterAChange(t *testing.T) {
+	s := project(t, always("change", forever))
+	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
+	s.lab.DNS.Set("new.allowed.test", lab.A("44.10.0.11"))
+	s.must("up")
+	gate, agent := s.identity(s.gate()), s.identity(s.agent())
+
+	changed := strings.Replace(always("change", forever), "allow: [", "allow: [{domain: new.allowed.test, ports: [443]}, ", 1)
+	s.write("corral.yaml", changed)
+	if r := s.corral("up"); r.code != 2 || !strings.Contains(r.err, "--accept") {
+		t.Errorf("a policy that grants more: %v", r)
+	}
+	if r := s.corral("up", "--accept"); r.code != 0 || !strings.Contains(r.err, "added    44.10.0.11:443") {
+		t.Errorf("another name: %v", r)
+	}
+	if s.identity(s.gate()) != gate || s.identity(s.agent()) != agent {
+		t.Error("another name made something anew")
+	}
+	if r := s.corral("status"); r.code != 0 || strings.Contains(r.out, "was changed") || !strings.Contains(r.out, "new.allowed.test") {
+		t.Errorf("status: %v", r)
+	}
+	if r := s.corral("verify"); r.code != 0 || !strings.Contains(r.out, "allowed:new.allowed.test:443") {
+		t.Errorf("verify: %v", r)
+	}
+
+	changed += "resources: {pids: 333}\n"
+	s.write("corral.yaml", changed)
+	if r := s.corral("refresh", "--accept"); r.code != 2 || !strings.Contains(r.err, "differs from what is up: resources\n") || !strings.Contains(r.err, "corral up") {
+		t.Errorf("a refresh for another limit: %v", r)
+	}
+	if r := s.corral("up", "--accept"); r.code != 0 || !strings.Contains(r.err, "main is made anew (another is asked for: resources): what ran there was ended") {
+		t.Errorf("another limit: %v", r)
+	}
+	if s.identity(s.gate()) != gate {
+		t.Error("another limit of the service made the gate anew")
+	}
+	if s.identity(s.agent()) == agent {
+		t.Error("another limit of the service was ignored")
+	}
+
+	changed += "host_services: [{name: x, port: 8099}]\n"
+	s.write("corral.yaml", changed)
+	if r := s.corral("up", "--accept"); r.code != 0 || !strings.Contains(r.err, "the gate is made anew (another is asked for: host services), and main with it") {
+		t.Errorf("a host service: %v", r)
+	}
+	if r := s.corral("status"); r.code != 0 {
+		t.Error(r)
+	}
+	s.must("down")
+
+	// A policy for one run is no policy for up.
+	s.write("corral.yaml", "profile: shell\nname: change\n")
+	if r := s.corral("up", "--accept"); r.code != 2 || !strings.Contains(r.err, "corral run") {
+		t.Errorf("corral up of a run policy: %v", r)
+	}
+}
+
+// Another terminal, another locale: nothing that the policy asks for.
+func TestUpFromElsewhere(t *testing.T) {
+	s := project(t, always("elsewhere", forever))
+	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
+	s.must("up")
+	agent := s.identity(s.agent())
+	s.env = append(s.env, "TERM=xterm-256color", "LANG=de_CH.UTF-8", "COLORTERM=truecolor")
+	if r := s.corral("up"); r.code != 0 || !strings.Contains(r.err, "is up already") {
+		t.Error(r)
+	}
+	if s.identity(s.agent()) != agent {
+		t.Error("a service was made anew for another terminal")
+	}
+}
+
+// What ends at once is told, with what it said of it.
+func TestUpOfWhatEnds(t *testing.T) {
+	s := project(t, always("ends", `[sh, -c, "exit 3"]`))
+	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
+	r := s.corral("up")
+	if r.code == 0 { // it may have been seen to run
+		r = s.corral("status")
+	}
+	if r.code != 1 || !strings.Contains(r.out+r.err, "it ended with status 3") {
+		t.Error(r)
+	}
+	if r := s.corral("verify"); r.code != 1 || !strings.Contains(r.err, "it ended with status 3") {
+		t.Errorf("verify: %v", r)
+	}
+}
+
+// lines are what a command says as it comes.
+type lines struct {
+	mu   sync.Mutex
+	all  bytes.Buffer
+	news chan struct{}
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	select {
+	case l.news <- struct{}{}:
+	default:
+	}
+	return l.all.Write(b)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all.String()
+}
+
+// await waits until a text has been said since mark, and returns the new mark.
+func (l *lines) await(t testing.TB, mark int, text string) int {
+	t.Helper()
+	late := time.After(limit)
+	for {
+		if i := strings.Index(l.String()[mark:], text); i >= 0 {
+			return mark + i + len(text)
+		}
+		select {
+		case <-l.news:
+		case <-late:
+			t.Fatalf("not said: %q after %q", text, l.String())
+		}
+	}
+}
+
+// up --watch heals what ends, leaves the sandbox up when it is ended, and ends
+// when somebody takes the sandbox down.
+func TestUpWatch(t *testing.T) {
+	s := project(t, always("watch", forever))
+	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
+	said := &lines{news: make(chan struct{}, 1)}
+	c, _ := s.begin(said, "up", "--watch")
+	mark := said.await(t, 0, "watching "+s.id)
+	docker(t, "kill", s.gate())
+	mark = said.await(t, mark, "the gate is made anew (it is gone: it was killed)")
+	mark = said.await(t, mark, s.id+" is up\n")
+	docker(t, "rm", "--force", s.agent())
+	mark = said.await(t, mark, "main is made anew (it is gone)")
+	mark = said.await(t, mark, s.id+" is up\n")
+	if err := c.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	said.await(t, mark, "not watched any more")
+	if err := c.Wait(); err != nil {
+		t.Errorf("a watch that was asked to end: %v", err)
+	}
+	if r := s.corral("status"); r.code != 0 {
+		t.Errorf("after the watch: %v", r)
+	}
+
+	said = &lines{news: make(chan struct{}, 1)}
+	c, _ = s.begin(said, "up", "--watch")
+	mark = said.await(t, 0, "watching "+s.id)
+	s.must("down")
+	said.await(t, mark, "was taken down")
+	if err := c.Wait(); err != nil {
+		t.Errorf("a watch of what was taken down: %v", err)
+	}
+	if left := s.containers(); len(left) > 0 {
+		t.Errorf("the watch brought it up again: %v", left)
+	}
+}
+
+// health is what corral status --json says of the one service.
+func (s *sandbox) health() (well bool, state string, gate *spec.GateStatus) {
+	s.tb.Helper()
+	r := s.corral("status", "--json")
+	var got struct {
+		Well     bool `json:"well"`
+		Services []struct {
+			State string           `json:"state"`
+			Gate  *spec.GateStatus `json:"gate"`
+		} `json:"services"`
+	}
+	if err := json.Unmarshal([]byte(r.out), &got); err != nil || len(got.Services) != 1 {
+		s.tb.Fatalf("status --json: %v: %v", err, r)
+	}
+	return got.Well, got.Services[0].State, got.Services[0].Gate
+}
