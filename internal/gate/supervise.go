@@ -148,7 +148,7 @@ func (s *supervisor) live(ctx context.Context) (started bool, err error) {
 		Credential: &syscall.Credential{Uid: spec.WorkerUID, Gid: spec.WorkerUID},
 		Pdeathsig:  syscall.SIGKILL,
 	}
-	if err := cmd.Start(); err != nil {
+	if err := startFirstToGo(cmd); err != nil {
 		return false, err
 	}
 	theirs.Close()
@@ -226,10 +226,26 @@ func ping(ctx context.Context, l *link) bool {
 	}
 }
 
-// firstToGo makes this process the one that the kernel ends when memory is
-// short: a worker can be replaced, PID 1 cannot.
-func firstToGo() error {
-	return os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0)
+// oomScore is where a process says how gladly the kernel may end it when memory
+// is short, from -1000 to 1000.
+const oomScore = "/proc/self/oom_score_adj"
+
+// startFirstToGo starts a worker as the process that the kernel ends first when
+// memory is short: it can be replaced, PID 1 cannot. The worker inherits that,
+// since whether it could write it itself depends on who may read its program.
+func startFirstToGo(cmd *exec.Cmd) error {
+	own, err := os.ReadFile(oomScore)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(oomScore, []byte("1000"), 0); err != nil {
+		return err
+	}
+	err = cmd.Start()
+	if back := os.WriteFile(oomScore, bytes.TrimSpace(own), 0); back != nil {
+		return errors.Join(err, back)
+	}
+	return err
 }
 
 // current is the line to the worker, once there is one.

@@ -60,7 +60,7 @@ type worker struct {
 // work is the worker's main: it ends when PID 1's end of the link closes.
 func work(ctx context.Context) error {
 	thrift()
-	if err := errors.Join(dropRights(), firstToGo()); err != nil {
+	if err := dropRights(); err != nil {
 		return err
 	}
 	conn, err := net.FileConn(os.NewFile(fdLink, "link"))
