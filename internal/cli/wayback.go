@@ -44,7 +44,10 @@ func (a *app) lookBack(ctx context.Context, p *project) *watch {
 		defer close(w.taken)
 		ctx, cancel := context.WithTimeout(ctx, snapWithin)
 		defer cancel()
-		if w.before, w.err = wayback.Take(ctx, scope); w.err == nil {
+		if len(scope.Roots) > 0 { // else there is nothing that it could change
+			w.before, w.err = wayback.Take(ctx, scope)
+		}
+		if w.err == nil {
 			w.err = keepBaseline(p.id(), &w.before)
 		}
 	}()
@@ -105,7 +108,7 @@ func (a *app) leftBehind(ctx context.Context, p *project) error {
 }
 
 func compare(ctx context.Context, before wayback.Snapshot, err error) ([]wayback.Finding, error) {
-	if err != nil {
+	if err != nil || len(before.Scope().Roots) == 0 {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), snapWithin)
