@@ -229,12 +229,19 @@ func changedSince(ctx context.Context, sandbox string) ([]wayback.Finding, error
 	if b == nil {
 		return nil, errNoBaseline
 	}
+	if string(b) == unchangeable {
+		return nil, nil
+	}
 	before, err := wayback.DecodeSnapshot(b)
 	return compare(ctx, before, err)
 }
 
 // errNoBaseline is a sandbox without a first look to compare with.
 var errNoBaseline = errors.New("what was there at the start is not recorded")
+
+// unchangeable is the record of a sandbox whose agent can write nothing of this
+// machine.
+const unchangeable = "nothing is writable\n"
 
 // keepBaseline lets another corral compare with before; nil ends that.
 func keepBaseline(sandbox string, before *wayback.Snapshot) error {
@@ -243,7 +250,9 @@ func keepBaseline(sandbox string, before *wayback.Snapshot) error {
 		return err
 	}
 	var b []byte
-	if before != nil {
+	if before != nil && len(before.Scope().Roots) == 0 {
+		b = []byte(unchangeable)
+	} else if before != nil {
 		if b, err = json.Marshal(before); err != nil {
 			return err
 		}
