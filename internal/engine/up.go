@@ -85,11 +85,35 @@ func (e *Engine) GateWrong(ctx context.Context, gate Member) (spec.GateStatus, s
 		}
 		return spec.GateStatus{}, "it is gone"
 	}
-	status, err := e.GateStatus(ctx, gate.ID)
-	if err != nil {
-		return spec.GateStatus{}, "it does not answer"
+	for {
+		status, err := e.GateStatus(ctx, gate.ID)
+		if (err != nil || status.State != spec.GateReady) && e.young(ctx, gate.ID) {
+			select {
+			case <-time.After(youngLook):
+				continue
+			case <-ctx.Done():
+			}
+		}
+		if err != nil {
+			return spec.GateStatus{}, "it does not answer"
+		}
+		return status, unsound(status)
 	}
-	return status, unsound(status)
+}
+
+// A gate that was started a moment ago, by an engine say, may be on its way.
+const (
+	youth     = 20 * time.Second
+	youngLook = 200 * time.Millisecond
+)
+
+func (e *Engine) young(ctx context.Context, id string) bool {
+	got, err := e.api.ContainerInspect(ctx, id)
+	if err != nil || !got.State.Running {
+		return false
+	}
+	at, err := time.Parse(time.RFC3339Nano, got.State.StartedAt)
+	return err == nil && time.Since(at) < youth
 }
 
 // WhyEnded says in words why a container does not run; empty if nothing is
