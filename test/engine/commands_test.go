@@ -113,13 +113,16 @@ func TestShellBesideTheAgent(t *testing.T) {
 // refused.
 func TestShellIsRefused(t *testing.T) {
 	s := project(t, nothing)
-	end := s.up("echo up; read -r _", "up")
-	defer end()
+	end, process := s.start("echo up; exec sleep infinity", "up")
 	s.write("corral.yaml", "profile: shell\nname: renamed\n")
 	if r := s.corral("shell", "--", "true"); r.code != 1 || !strings.Contains(r.err, "another version") || !strings.Contains(r.err, "corral down") {
 		t.Errorf("with another policy: %v", r)
 	}
 	s.write("corral.yaml", nothing)
+	if err := process.Kill(); err != nil { // who would end the agent
+		t.Fatal(err)
+	}
+	go end()
 	docker(t, "kill", s.gate())
 	if r := s.corral("shell", "--", "true"); r.code != 1 || !strings.Contains(r.err, "no network (gate is gone)") {
 		t.Errorf("without a gate: %v", r)

@@ -38,8 +38,7 @@ func TestTamper(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := project(t, allowed)
 			s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
-			end := s.up("echo up; read -r _", "up")
-			defer end()
+			s.abandoned("echo up; exec sleep infinity", "up") // nobody ends the agent
 			inNamespace(t, s.gate(), tamper...)
 			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 			defer cancel()
