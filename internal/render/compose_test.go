@@ -52,7 +52,7 @@ func full() *plan.Plan {
 				{Path: "/home/dev/notes: old, #1", ReadOnly: true, Dev: 1, Ino: 4},
 			},
 			Shields: []plan.Mount{{Path: "/home/dev/a b/.git/hooks", ReadOnly: true, Dev: 1, Ino: 3}},
-			Memory: 8 << 30, NanoCPUs: 2_350_000_000, Pids: 2048,
+			Memory:  8 << 30, NanoCPUs: 2_350_000_000, Pids: 2048,
 			Base: "debian:bookworm-slim", Dockerfile: []byte("FROM debian:bookworm-slim\n"),
 			Handover: []spec.Check{
 				{Name: "same-netns-as-gate"},
