@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"sync/atomic"
-	"time"
 
 	"github.com/miekg/dns"
 	"golang.org/x/net/netutil"
@@ -255,22 +254,19 @@ func (a *audit) about(p spec.Probe) (told []spec.Verdict, newest uint64) {
 // run serves on both sockets until the context ends.
 func (n *names) run(ctx context.Context, pc net.PacketConn, l net.Listener) error {
 	tasks, ctx := errgroup.WithContext(ctx)
-	for _, s := range []*dns.Server{
-		{PacketConn: pc, Handler: n, ReadTimeout: time.Hour}, // it need not wake up
-		{Listener: netutil.LimitListener(l, maxNameConns), Handler: n},
-	} {
-		started := make(chan struct{})
-		s.NotifyStartedFunc = func() { close(started) }
-		tasks.Go(s.ActivateAndServe)
-		tasks.Go(func() error {
-			select {
-			case <-started:
-				<-ctx.Done()
-				s.Shutdown()
-			case <-ctx.Done():
-			}
-			return nil
-		})
-	}
+	tasks.Go(func() error { return serveDatagrams(ctx, pc, n) })
+	s := &dns.Server{Listener: netutil.LimitListener(l, maxNameConns), Handler: n}
+	started := make(chan struct{})
+	s.NotifyStartedFunc = func() { close(started) }
+	tasks.Go(s.ActivateAndServe)
+	tasks.Go(func() error {
+		select {
+		case <-started:
+			<-ctx.Done()
+			s.Shutdown()
+		case <-ctx.Done():
+		}
+		return nil
+	})
 	return tasks.Wait()
 }
