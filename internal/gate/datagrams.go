@@ -62,7 +62,7 @@ func readLookup(b []byte) (q, malformed *dns.Msg) {
 	switch {
 	case accept == dns.MsgIgnore:
 		return nil, nil
-	case accept == dns.MsgAccept && q.Unpack(b) == nil:
+	case accept == dns.MsgAccept && q.Unpack(b) == nil && len(q.Question) == 1: // it takes a header alone, too
 		return q, nil
 	}
 	malformed = new(dns.Msg)

@@ -175,7 +175,17 @@ func TestProbesOfAChecker(t *testing.T) {
 			return nil
 		})
 	}
-	if st := s.status(); len(st.Denied) != 0 || st.Probed != 0 {
+	// What the kernel itself says to its neighbours, by ICMPv6, is left out.
+	denied := func(st spec.GateStatus) map[uint16]uint64 {
+		counts := map[uint16]uint64{}
+		for _, d := range st.Denied {
+			if d.Proto != "icmp" {
+				counts[d.Port] = d.Count
+			}
+		}
+		return counts
+	}
+	if st := s.status(); len(denied(st)) != 0 || st.Probed != 0 {
 		t.Errorf("its own self-check is news: %+v, %d", st.Denied, st.Probed)
 	}
 	try(1) // an agent's, before
@@ -186,10 +196,7 @@ func TestProbesOfAChecker(t *testing.T) {
 	}
 	try(3) // an agent's, after
 	st := s.status()
-	counts := map[uint16]uint64{}
-	for _, d := range st.Denied {
-		counts[d.Port] = d.Count
-	}
+	counts := denied(st)
 	if len(counts) != 2 || counts[1] != 3 || counts[3] != 3 || st.Probed != 3 {
 		t.Errorf("%v, %d probed", counts, st.Probed)
 	}

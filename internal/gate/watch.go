@@ -40,6 +40,7 @@ func (g *gate) watch(ctx context.Context) error {
 		}
 		g.tidy(ctx)
 		reapOrphans()
+		unload()
 	}
 }
 
