@@ -55,6 +55,8 @@ func TestMain(m *testing.M) {
 		if k, err = netfilter.Open(context.Background()); err == nil {
 			fmt.Println("IPv6:", k.HasIPv6())
 		}
+	case "ways":
+		tryWays()
 	default:
 		err = dial("tcp", what)
 	}
