@@ -81,7 +81,7 @@ func TestMain(m *testing.M) {
 // pair is a namespace for a gate and one for the rest of the world, with one
 // wire between them.
 type pair struct {
-	t           *testing.T
+	t           testing.TB
 	gate, world string // names of the namespaces
 
 	mu      sync.Mutex
@@ -89,6 +89,7 @@ type pair struct {
 	subset  map[string]int      // how many of them it gives at a time, if not all
 	ttl     map[string]int      // of a name's records, if not 60
 	strange map[string]func(dns.ResponseWriter, *dns.Msg)
+	rtt     time.Duration // how far away the resolver is
 	asked   []string
 	packets []packet
 }
@@ -99,7 +100,7 @@ type packet struct {
 	dst   netip.AddrPort
 }
 
-func newPair(t *testing.T) *pair {
+func newPair(t testing.TB) *pair {
 	t.Helper()
 	testenv.Require(t, "netns")
 	suffix := fmt.Sprintf("%d-%d", os.Getpid(), pairs.next())
@@ -143,7 +144,7 @@ func (c *counter) next() int {
 	return c.n
 }
 
-func run(t *testing.T, args ...string) string {
+func run(t testing.TB, args ...string) string {
 	t.Helper()
 	out, err := exec.Command(args[0], args[1:]...).CombinedOutput()
 	if err != nil {
@@ -224,6 +225,9 @@ func (p *pair) serveDNS() {
 
 func (p *pair) answer(w dns.ResponseWriter, q *dns.Msg) {
 	name := strings.ToLower(q.Question[0].Name)
+	if p.rtt > 0 {
+		<-time.After(p.rtt)
+	}
 	p.mu.Lock()
 	p.asked = append(p.asked, name)
 	strange := p.strange[name]
@@ -364,7 +368,7 @@ func allowed(domain string) spec.Name {
 
 // gateProc is a running corral-gate.
 type gateProc struct {
-	t     *testing.T
+	t     testing.TB
 	pair  *pair
 	cmd   *exec.Cmd
 	pid   int // of the gate, as seen here
@@ -480,7 +484,7 @@ func (s *gateProc) ready() *gateProc {
 }
 
 // child is the one child that a process has.
-func child(t *testing.T, pid int) int {
+func child(t testing.TB, pid int) int {
 	t.Helper()
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 	if err != nil {

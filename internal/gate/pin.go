@@ -300,9 +300,9 @@ func writeNames(pins []spec.Pin) error {
 	return writeInPlace(resolverFile, old, resolverText)
 }
 
-// writeInPlace puts text where old is. A program that reads the file meanwhile
-// never finds less than one of the two: what old is longer is blanked before it is
-// cut off.
+// writeInPlace puts text where old is. A program that reads the file meanwhile may
+// find lines of both, and never a file that is empty or cut short: what old is longer
+// is blanked before it goes.
 func writeInPlace(path string, old []byte, text string) error {
 	if string(old) == text {
 		return nil

@@ -53,6 +53,8 @@ func fixed(a, b spec.Gate) []string {
 	return differ
 }
 
+const stays = "what was in force stays in force"
+
 // refresh resolves all names of a document and goes by it from then on. One that
 // cannot be read, or that asks for more than a refresh can do, changes nothing.
 func (g *gate) refresh(ctx context.Context, path string) (spec.Refreshed, error) {
@@ -66,7 +68,6 @@ func (g *gate) refresh(ctx context.Context, path string) (spec.Refreshed, error)
 	if state != spec.GateReady {
 		return spec.Refreshed{}, exit.Failedf("try again once it says that it is ready", "the gate is not ready")
 	}
-	const stays = "what was in force stays in force"
 	doc, err := loadSpec(path)
 	if err != nil {
 		return spec.Refreshed{}, exit.Invalidf(stays, "%s: %w", path, err)
@@ -80,11 +81,27 @@ func (g *gate) refresh(ctx context.Context, path string) (spec.Refreshed, error)
 		file = ""
 	}
 	r, err := g.renew(ctx, doc, domains(doc), file)
-	if err == nil {
-		settle()
-		g.sayf("refresh: %d names: %d destinations added, %d removed, %d connections ended", len(domains(doc)), len(r.Added), len(r.Removed), r.Ended)
+	if lost := (*lostError)(nil); errors.As(err, &lost) {
+		return r, exit.Failedf("the gate closes everything and ends", "%w", err)
 	}
-	return r, err
+	if err != nil {
+		return r, hinted(err, stays)
+	}
+	settle()
+	g.sayf("refresh: %d names: %d destinations added, %d removed, %d connections ended", len(domains(doc)), len(r.Added), len(r.Removed), r.Ended)
+	return r, nil
+}
+
+// hinted puts words before an error's own hint.
+func hinted(err error, words string) error {
+	e := &exit.Error{Status: exit.Failed, Err: err, Hint: words}
+	if own := (*exit.Error)(nil); errors.As(err, &own) {
+		e.Status = own.Status
+		if own.Hint != "" {
+			e.Hint = words + "; " + own.Hint
+		}
+	}
+	return e
 }
 
 func (g *gate) takeTurn(ctx context.Context) error {
@@ -259,13 +276,19 @@ func (g *gate) take(ctx context.Context, steps []change) error {
 		if failed := errors.Join(back...); failed != nil {
 			return g.giveUp(fmt.Errorf("refresh: %w; what was before cannot be put back: %w", err, failed))
 		}
-		return exit.Failedf("what was in force stays in force", "%s: %w", s.name, err)
+		return fmt.Errorf("%s: %w", s.name, err)
 	}
 	return nil
 }
 
+// lostError is a refresh after which nobody knows what is in force.
+type lostError struct{ error }
+
+func (e *lostError) Unwrap() error { return e.error }
+
 // giveUp ends the gate, closed.
 func (g *gate) giveUp(err error) error {
+	err = &lostError{err}
 	g.tasks.Go(func() error { return err })
 	return err
 }
@@ -554,8 +577,8 @@ func (g *gate) keepFresh(ctx context.Context, hangup <-chan os.Signal) error {
 		limited, cancel := context.WithTimeout(ctx, refreshTimeout)
 		err := do(limited)
 		cancel()
-		if err != nil && ctx.Err() == nil {
-			g.sayf("refresh: failed, what was in force stays in force: %v", err)
+		if lost := (*lostError)(nil); err != nil && ctx.Err() == nil && !errors.As(err, &lost) {
+			g.sayf("refresh: failed, %s: %v", stays, err)
 		}
 	}
 }

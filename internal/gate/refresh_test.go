@@ -2,14 +2,17 @@ package gate_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -379,5 +382,435 @@ func TestRemovedNameEndsItsConnections(t *testing.T) {
 	}
 	if out, err := p.agent(t.Context(), "lookup", "127.0.0.1:53", "gone.allowed.test.", "udp"); err != nil || !strings.HasPrefix(out, "NXDOMAIN") {
 		t.Errorf("lookup: %s", out)
+	}
+}
+
+// refused insists that a refresh fails with a status and says something.
+func (s *gateProc) refused(status int, words string, args ...string) {
+	s.t.Helper()
+	out, err := s.exec(append([]string{"corral-gate", "refresh"}, args...)...)
+	var exited *exec.ExitError
+	if !errors.As(err, &exited) || exited.ExitCode() != status || !strings.Contains(out, words) || !strings.Contains(out, "stays in force") {
+		s.t.Errorf("%q: %v: %s", words, err, out)
+	}
+}
+
+// A document that a refresh cannot go by changes nothing, whatever is wrong with it.
+func TestRefreshRefusesDocuments(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	p.echo(echoPort)
+	p.at("api.allowed.test", originAddr)
+	p.at("new.allowed.test", origin2Addr)
+	doc := document(named("api.allowed.test", echoPort))
+	s := p.start(doc).ready()
+	before := s.status()
+	next := document(named("api.allowed.test", echoPort), named("new.allowed.test", echoPort))
+	good := spec.Encode(next)
+	for what, tt := range map[string]struct {
+		doc  func(*spec.Gate)
+		text []byte
+		mode os.FileMode
+		want string
+	}{
+		"another sandbox": {doc: func(g *spec.Gate) { g.Sandbox = "other" }, want: "cannot change sandbox"},
+		"host ports":      {doc: func(g *spec.Gate) { g.HostPorts = []uint16{8001} }, want: "cannot change host_ports"},
+		"two at once": {doc: func(g *spec.Gate) { g.SinkNames, g.Service = true, "other" },
+			want: "cannot change service, sink_names"},
+		"probes":       {doc: func(g *spec.Gate) { g.Probes = spec.DefaultProbes() }, want: "cannot change probes"},
+		"half written": {text: good[:len(good)/2], want: "gate spec"},
+		"empty":        {text: []byte{}, want: "gate spec"},
+		"for anybody":  {text: good, mode: 0o666, want: "nobody else can write"},
+	} {
+		changed := next
+		if tt.doc != nil {
+			tt.doc(&changed)
+			tt.text = spec.Encode(changed)
+		}
+		if tt.mode == 0 {
+			tt.mode = 0o644
+		}
+		t.Log(what)
+		s.put(otherFile, tt.text, tt.mode)
+		s.refused(2, tt.want, "--spec", otherFile)
+	}
+	s.refused(2, "no such file", "--spec", "/etc/corral/nothing")
+	if err := os.Remove(s.root(otherFile)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(spec.GateFile, s.root(otherFile)); err != nil {
+		t.Fatal(err)
+	}
+	s.refused(2, "symbolic link", "--spec", otherFile)
+	after := s.status()
+	if after.Applied != before.Applied || after.ReadBack != after.Applied || len(after.Pins) != 1 {
+		t.Errorf("before %+v\nafter %+v", before, after)
+	}
+	if now, err := os.ReadFile(s.root(spec.GateFile)); err != nil || string(now) != string(spec.Encode(doc)) {
+		t.Errorf("file: %s, %v", now, err)
+	}
+}
+
+// R003: a lookup that fails keeps what the name had, and says so; a name that is new
+// and fails changes nothing; a soft one stays closed and works once it resolves.
+func TestRefreshWithFailingLookups(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	p.echo(echoPort)
+	p.at("api.allowed.test", originAddr)
+	s := p.start(document(named("api.allowed.test", echoPort))).ready()
+	rcode := func(code int) func(dns.ResponseWriter, *dns.Msg) {
+		return func(w dns.ResponseWriter, q *dns.Msg) { w.WriteMsg(new(dns.Msg).SetRcode(q, code)) }
+	}
+	set := func(f func(dns.ResponseWriter, *dns.Msg)) {
+		p.mu.Lock()
+		p.strange["api.allowed.test."] = f
+		p.mu.Unlock()
+	}
+	origin := fmt.Sprintf("%s:%d", originAddr, echoPort)
+	kept := func(what, why string) {
+		t.Helper()
+		r, err := s.again()
+		if err != nil || len(r.Pins) != 1 || !strings.Contains(r.Pins[0].Failed, why) || len(r.Added)+len(r.Removed) != 0 ||
+			!slices.Equal(r.Pins[0].Addrs, []netip.Addr{netip.MustParseAddr(originAddr)}) {
+			t.Errorf("%s: %+v, %v", what, r, err)
+		}
+		s.saw("api.allowed.test (corral.yaml:7) keeps what it had: " + r.Pins[0].Failed)
+		if out, err := p.agent(t.Context(), "connect", origin); err != nil {
+			t.Errorf("%s: %s", what, out)
+		}
+	}
+	set(rcode(dns.RcodeServerFailure))
+	kept("SERVFAIL", "the resolver failed (SERVFAIL)")
+	set(rcode(dns.RcodeNameError))
+	kept("NXDOMAIN", "NXDOMAIN")
+	set(func(dns.ResponseWriter, *dns.Msg) {})
+	kept("silence", "no answer")
+	set(nil)
+	p.at("api.allowed.test", "10.38.0.27", originAddr)
+	kept("a private answer", "10.38.0.27 is refused")
+	p.at("api.allowed.test", "172.30.0.77") // beside the gate on its own network
+	kept("a neighbour", "172.30.0.77 is refused")
+	if out, err := s.exec("corral-gate", "status"); err != nil || !strings.Contains(out, "172.30.0.77 is refused") {
+		t.Errorf("status: %s", out)
+	}
+	if out, err := s.exec("corral-gate", "refresh"); err != nil || !strings.Contains(out, "kept     api.allowed.test as it was: 172.30.0.77 is refused") {
+		t.Errorf("refresh: %v: %s", err, out)
+	}
+
+	before := s.status()
+	soft := named("soft.allowed.test", echoPort)
+	soft.Soft = true
+	s.put(otherFile, spec.Encode(document(named("api.allowed.test", echoPort), soft, named("new.allowed.test", echoPort))), 0o644)
+	s.refused(1, "new.allowed.test (corral.yaml:7): no such name", "--spec", otherFile)
+	if after := s.status(); after.Applied != before.Applied || len(after.Pins) != 1 || len(after.Unpinned) != 0 || after.ReadBack != after.Applied {
+		t.Errorf("after a failure %+v", after)
+	}
+	r := s.refresh(document(named("api.allowed.test", echoPort), soft))
+	if len(r.Pins) != 1 || len(r.Unpinned) != 1 {
+		t.Errorf("%+v", r)
+	}
+	p.at("soft.allowed.test", origin2Addr)
+	silent := named("silent.allowed.test", 9)
+	silent.Liveness = true
+	p.at("silent.allowed.test", origin2Addr)
+	r = s.refresh(document(named("api.allowed.test", echoPort), soft, silent))
+	if len(r.Pins) != 3 || len(r.Unpinned) != 0 || !slices.Equal(r.Added, []string{origin2Addr + ":9", fmt.Sprintf("%s:%d", origin2Addr, echoPort)}) {
+		t.Errorf("%+v", r)
+	}
+	s.saw("warning: silent.allowed.test (corral.yaml:7) accepts no connection")
+}
+
+// hang lets a name's lookups wait until the result is called.
+func (p *pair) hang(name string) (asked <-chan struct{}, goOn func()) {
+	came, wait := make(chan struct{}, 64), make(chan struct{})
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.strange[name+"."] = func(w dns.ResponseWriter, q *dns.Msg) {
+		came <- struct{}{}
+		<-wait
+		p.mu.Lock()
+		delete(p.strange, name+".")
+		p.mu.Unlock()
+		p.answer(w, q)
+	}
+	return came, sync.OnceFunc(func() { close(wait) })
+}
+
+// While a refresh waits for a resolver, the gate answers, the agent cannot use what is
+// open for the worker, and what somebody changes behind the gate's back is found.
+func TestTamperDuringASlowRefresh(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	p.at("api.allowed.test", originAddr)
+	s := p.start(document(named("api.allowed.test", echoPort))).ready()
+	asked, goOn := p.hang("api.allowed.test")
+	t.Cleanup(goOn)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := s.again()
+		ended <- err
+	}()
+	<-asked
+	st := s.status()
+	if st.Applied != st.ReadBack || st.State != spec.GateReady {
+		t.Errorf("status %+v", st)
+	}
+	s.verdicts(0)
+	if out, err := p.agent(t.Context(), "lookup", resolverAddr+":53", "secret.evil.test.", "udp"); err == nil {
+		t.Errorf("the agent's own lookup: %s", out)
+	}
+	run(t, "ip", "netns", "exec", p.gate, "iptables", "-w", "-I", "OUTPUT", "-d", canaryAddr, "-j", "ACCEPT")
+	began := time.Now()
+	s.await("re-check failed against existing rules")
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("found after %v", took)
+	}
+	if code := s.exit(); code != 1 {
+		t.Errorf("status %d", code)
+	}
+	if err := <-ended; err == nil {
+		t.Error("the refresh went well")
+	}
+	p.isClosed(t)
+}
+
+// A worker that dies over a lookup of a refresh is replaced, and the refresh goes on.
+func TestWorkerDiesDuringARefresh(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	p.at("api.allowed.test", originAddr)
+	s := p.start(document(named("api.allowed.test", echoPort))).ready()
+	asked, goOn := p.hang("api.allowed.test")
+	t.Cleanup(goOn)
+	p.at("api.allowed.test", origin2Addr)
+	ended := make(chan error, 1)
+	var r spec.Refreshed
+	go func() {
+		var err error
+		r, err = s.again()
+		ended <- err
+	}()
+	<-asked
+	if err := syscall.Kill(child(t, s.pid), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	s.await("starting another")
+	goOn()
+	if err := <-ended; err != nil || len(r.Added) != 1 || r.Pins[0].Failed != "" {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if st := s.status(); st.WorkerRestarts != 1 || st.Applied != st.ReadBack {
+		t.Errorf("status %+v", st)
+	}
+	if out, err := p.agent(t.Context(), "lookup", "127.0.0.1:53", "api.allowed.test.", "udp"); err != nil || !strings.HasPrefix(out, "NOERROR") {
+		t.Errorf("lookup: %s", out)
+	}
+}
+
+// Whatever step a refresh fails at, what was before is in force, in every respect.
+func TestRefreshFailsAtEachStep(t *testing.T) {
+	t.Parallel()
+	for _, step := range []string{"open", "widen", "names", "keep", "narrow"} {
+		t.Run(step, func(t *testing.T) {
+			t.Parallel()
+			p := newPair(t)
+			p.echo(echoPort)
+			p.at("api.allowed.test", originAddr)
+			p.at("new.allowed.test", origin2Addr)
+			doc := document(named("api.allowed.test", echoPort))
+			s := p.start(doc, "CORRAL_GATE_FAILPOINT=refresh-"+step+":exit").ready()
+			before := s.status()
+			hosts, err := os.ReadFile(s.root("/etc/hosts"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			stream := p.background("hold", fmt.Sprintf("%s:%d", originAddr, echoPort), "busy")
+			s.put(otherFile, spec.Encode(document(named("new.allowed.test", echoPort))), 0o644)
+			out, err := s.exec("corral-gate", "refresh", "--spec", otherFile)
+			if err == nil || !strings.Contains(out, "fail point refresh-"+step) {
+				t.Errorf("%v: %s", err, out)
+			}
+			after := s.status()
+			if after.Applied != before.Applied || after.ReadBack != before.Applied || len(after.Pins) != 1 || after.Pins[0].Domain != "api.allowed.test" {
+				t.Errorf("status %+v", after)
+			}
+			if now, err := os.ReadFile(s.root("/etc/hosts")); err != nil || string(now) != string(hosts) {
+				t.Errorf("hosts: %s, %v", now, err)
+			}
+			if now, err := os.ReadFile(s.root(spec.GateFile)); err != nil || string(now) != string(spec.Encode(doc)) {
+				t.Errorf("file: %s, %v", now, err)
+			}
+			for name, want := range map[string]string{"api.allowed.test.": "NOERROR", "new.allowed.test.": "NXDOMAIN"} {
+				if out, _ := p.agent(t.Context(), "lookup", "127.0.0.1:53", name, "udp"); !strings.HasPrefix(out, want) {
+					t.Errorf("%s: %s", name, out)
+				}
+			}
+			if out, err := p.agent(t.Context(), "connect", fmt.Sprintf("%s:%d", origin2Addr, echoPort)); err == nil {
+				t.Errorf("what was refused is open: %s", out)
+			}
+			if said := stream(); said != "alive" {
+				t.Errorf("stream: %s", said)
+			}
+		})
+	}
+}
+
+// An address that a name no longer has leaves when it has been missing for long
+// enough and nothing uses it, and not before; a signal refreshes as well.
+func TestGrace(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	p.echo(echoPort)
+	pool := p.pool(3)
+	p.ttl["api.allowed.test."] = 0
+	p.at("api.allowed.test", pool[0], pool[1])
+	doc := document(named("api.allowed.test", echoPort))
+	doc.PinGrace = time.Second
+	s := p.start(doc).ready()
+	to := func(a string) string { return fmt.Sprintf("%s:%d", a, echoPort) }
+	stream := p.background("hold", to(pool[0]), "idle")
+	p.at("api.allowed.test", pool[2])
+	s.signal(syscall.SIGHUP)
+	s.await("refresh: api.allowed.test no longer has " + pool[0] + ", which stays pinned for 1s at least, and while it is in use")
+	s.await("refresh: 1 names: 1 destinations added, 0 removed, 0 connections ended")
+	s.await("refresh: removed api.allowed.test " + pool[1] + ", which it has not had since ")
+	st := s.status()
+	fading := st.Pins[0].Fading
+	if len(fading) != 1 || fading[0].Addr != netip.MustParseAddr(pool[0]) || fading[0].Flows != 1 || time.Since(fading[0].Since) < doc.PinGrace {
+		t.Errorf("fading %+v", fading)
+	}
+	if out, err := p.agent(t.Context(), "connect", to(pool[0])); err != nil {
+		t.Errorf("what is in use takes no more: %s", out)
+	}
+	if out, err := p.agent(t.Context(), "connect", to(pool[1])); err == nil {
+		t.Errorf("what has left: %s", out)
+	}
+	if out, err := p.agent(t.Context(), "lookup", "127.0.0.1:53", "api.allowed.test.", "udp"); err != nil || !strings.HasPrefix(out, "NOERROR") {
+		t.Errorf("lookup: %s", out)
+	}
+	if hosts, err := os.ReadFile(s.root("/etc/hosts")); err != nil || strings.Contains(string(hosts), pool[0]) || !strings.Contains(string(hosts), pool[2]) {
+		t.Errorf("hosts: %s, %v", hosts, err)
+	}
+	if said := stream(); said != "alive" {
+		t.Errorf("stream: %s", said)
+	}
+	s.await("refresh: removed api.allowed.test " + pool[0])
+	if st := s.status(); len(st.Pins[0].Fading) != 0 || st.Applied != st.ReadBack {
+		t.Errorf("status %+v", st)
+	}
+}
+
+// R133, R029: a name on one port that is none of the web's; and another name on the
+// same address and port, which is told, and can be reached as well.
+func TestOtherPortsAndSharedAddresses(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	p.echo(5432)
+	p.at("db.allowed.test", origin2Addr)
+	p.at("twin.allowed.test", origin2Addr)
+	db, twin := named("db.allowed.test", 5432), named("twin.allowed.test", 5432)
+	db.Liveness = true
+	s := p.start(document(db)).ready()
+	s.saw("OK: db.allowed.test accepts connections at " + origin2Addr + ":5432")
+	s.refresh(document(db, twin))
+	s.saw("notice: db.allowed.test, twin.allowed.test share " + origin2Addr + ": pins cannot tell them apart")
+	if out, err := p.agent(t.Context(), "connect", origin2Addr+":5432"); err != nil {
+		t.Error(out)
+	}
+	if out, err := p.agent(t.Context(), "connect", origin2Addr+":443"); err == nil {
+		t.Error(out)
+	}
+	// Fewer ports for a name end what it had on the others.
+	db.Ports = []uint16{5432, 443}
+	s.refresh(document(db))
+	db.Ports = []uint16{443}
+	busy := p.background("hold", origin2Addr+":5432", "busy")
+	if r := s.refresh(document(db)); r.Ended != 1 || len(r.Removed) != 1 {
+		t.Errorf("%+v", r)
+	}
+	if said := busy(); !strings.HasPrefix(said, "ended true") {
+		t.Errorf("busy: %s", said)
+	}
+}
+
+// A gate for the web ends what its document excludes from now on, and leaves the rest.
+func TestRefreshOfAPublicGate(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	p.echo(80)
+	doc := document()
+	doc.Class = spec.ClassPublic
+	s := p.start(doc).ready()
+	excluded, other := p.background("hold", originAddr+":80", "idle"), p.background("hold", canaryAddr+":80", "busy")
+	doc.Never = prefixes("44.10.0.8/29")
+	if r := s.refresh(doc); r.Ended != 1 {
+		t.Errorf("%+v", r)
+	}
+	if said := excluded(); !strings.HasPrefix(said, "ended true") {
+		t.Errorf("excluded: %s", said)
+	}
+	if said := other(); said != "alive" {
+		t.Errorf("other: %s", said)
+	}
+	if out, err := p.agent(t.Context(), "connect", originAddr+":80"); err == nil {
+		t.Error(out)
+	}
+	if st := s.status(); st.Applied != st.ReadBack {
+		t.Errorf("status %+v", st)
+	}
+}
+
+// BenchmarkRefresh is the time from the command to a policy in force, with a resolver
+// 20 ms away.
+func BenchmarkRefresh(b *testing.B) {
+	for _, n := range []int{10, 1000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			p := newPair(b)
+			p.rtt = 20 * time.Millisecond
+			var names []spec.Name
+			for i := range n {
+				names = append(names, named(fmt.Sprintf("n%d.allowed.test", i), 443))
+			}
+			move := func(round int) {
+				for i, name := range names {
+					p.at(name.Domain, fmt.Sprintf("44.%d.%d.%d", 20+round%100, i/250, 1+i%250))
+				}
+			}
+			move(0)
+			s := p.start(document(names...)).ready()
+			for round := 1; b.Loop(); round++ {
+				move(round)
+				if r, err := s.again(); err != nil || len(r.Pins) != n || len(r.Added) != n {
+					b.Fatalf("%d pins, %d added, %v", len(r.Pins), len(r.Added), err)
+				}
+			}
+		})
+	}
+}
+
+// A name whose answer has grown old is asked for again, by itself, and others are not.
+func TestRefreshByTTL(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	p.ttl["short.allowed.test."], p.ttl["long.allowed.test."] = 1, 3600
+	p.at("short.allowed.test", originAddr)
+	p.at("long.allowed.test", canaryAddr)
+	doc := document(named("short.allowed.test", 443), named("long.allowed.test", 8443))
+	doc.Refresh = spec.RefreshAuto
+	s := p.start(doc).ready()
+	st := s.status()
+	if wait := st.NextRefresh.Sub(st.Refreshed); wait < 26*time.Second || wait > 34*time.Second {
+		t.Errorf("next after %v", wait)
+	}
+	before := len(p.lookups())
+	p.at("short.allowed.test", origin2Addr)
+	s.await("refresh: pinned short.allowed.test " + origin2Addr)
+	s.await("refresh: short.allowed.test no longer has " + originAddr)
+	if asked := p.lookups()[before:]; slices.Contains(asked, "long.allowed.test.") || !slices.Contains(asked, "short.allowed.test.") {
+		t.Errorf("asked: %v", asked)
+	}
+	if after := s.status(); !after.Refreshed.After(st.Refreshed) || !after.NextRefresh.After(st.NextRefresh) || after.Applied != after.ReadBack {
+		t.Errorf("status %+v", after)
 	}
 }

@@ -246,7 +246,7 @@ func (g *gate) startWorker(ctx context.Context) error {
 // tellWorker gives the worker what it may answer lookups with.
 func (g *gate) tellWorker(ctx context.Context, doc spec.Gate, pins []spec.Pin, serving bool) error {
 	p := doc.Probes
-	t := table{Instance: g.instance, Pins: tableOf(named(doc, pins)), Serving: serving,
+	t := table{Instance: g.instance, Pins: brief(tableOf(named(doc, pins))), Serving: serving,
 		Own: []netip.Addr{p.Unlisted, p.Resolver, dockerResolver.Addr(), g.unlisted()}}
 	if doc.SinkNames {
 		t.Sink = spec.SinkAddress
@@ -258,6 +258,22 @@ func (g *gate) tellWorker(ctx context.Context, doc spec.Gate, pins []spec.Pin, s
 		}
 	}
 	return g.worker.set(ctx, t)
+}
+
+// maxToldFading bounds the fading addresses that the worker is told of, to name the
+// connections to them.
+const maxToldFading = 4096
+
+// brief has as much of what fades as a message can bear.
+func brief(pins []spec.Pin) []spec.Pin {
+	pins = slices.Clone(pins)
+	left := maxToldFading
+	for i := range pins {
+		n := min(left, len(pins[i].Fading))
+		pins[i].Fading = pins[i].Fading[:n]
+		left -= n
+	}
+	return pins
 }
 
 func (g *gate) openResolver(ctx context.Context) error {

@@ -1,0 +1,347 @@
+package gate
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/corral-sandbox/corral/internal/netfilter"
+	"github.com/corral-sandbox/corral/internal/netguard"
+	"github.com/corral-sandbox/corral/internal/spec"
+)
+
+func addrs(s ...string) []netip.Addr {
+	var all []netip.Addr
+	for _, a := range s {
+		all = append(all, addr(a))
+	}
+	return all
+}
+
+func pinOf(at time.Time, fading []spec.Fading, s ...string) spec.Pin {
+	return spec.Pin{Domain: "a.test", Addrs: addrs(s...), Fading: fading, Ports: []uint16{443}, TTL: time.Minute, At: at, Origin: "corral.yaml:7"}
+}
+
+// What becomes of a name that had pins, by what its lookup gives now (R003).
+func TestDecideAgain(t *testing.T) {
+	earlier, later := noon.Add(-time.Hour), noon.Add(time.Hour)
+	had := pinOf(noon, []spec.Fading{{Addr: addr("44.10.0.13"), Since: earlier}}, "44.10.0.10", "44.10.0.11")
+	failure := resolution{err: errors.New("no answer")}
+	found := func(s ...string) resolution { return resolution{addrs: addrs(s...), ttl: time.Second} }
+	for what, tt := range map[string]struct {
+		r       map[string]resolution
+		private []netip.Prefix
+		never   []netip.Prefix
+		addrs   []string
+		fading  string
+		failed  string
+		at      time.Time
+	}{
+		"the same":       {r: map[string]resolution{"a.test": found("44.10.0.10", "44.10.0.11")}, addrs: []string{"44.10.0.10", "44.10.0.11"}, fading: "44.10.0.13", at: later},
+		"one less":       {r: map[string]resolution{"a.test": found("44.10.0.10")}, addrs: []string{"44.10.0.10"}, fading: "44.10.0.13 44.10.0.11", at: later},
+		"one back":       {r: map[string]resolution{"a.test": found("44.10.0.13")}, addrs: []string{"44.10.0.13"}, fading: "44.10.0.10 44.10.0.11", at: later},
+		"failure":        {r: map[string]resolution{"a.test": failure}, addrs: []string{"44.10.0.10", "44.10.0.11"}, fading: "44.10.0.13", failed: "no answer", at: noon},
+		"private answer": {r: map[string]resolution{"a.test": found("10.0.0.1")}, addrs: []string{"44.10.0.10", "44.10.0.11"}, fading: "44.10.0.13", failed: "10.0.0.1 is refused", at: noon},
+		"not asked":      {addrs: []string{"44.10.0.10", "44.10.0.11"}, fading: "44.10.0.13", at: noon},
+		"may not any more": {r: map[string]resolution{"a.test": failure}, never: []netip.Prefix{netip.MustParsePrefix("44.10.0.11/32"), netip.MustParsePrefix("44.10.0.13/32")},
+			addrs: []string{"44.10.0.10"}, failed: "no answer", at: noon},
+	} {
+		g := document
+		g.Never = tt.never
+		g.Names = []spec.Name{{Domain: "a.test", Ports: []uint16{443}, Private: tt.private, Origin: "corral.yaml:7"}}
+		got, err := decide(g, outcome{pins: []spec.Pin{had}}, tt.r, later)
+		if err != nil || len(got.pins) != 1 || len(got.unpinned) != 0 {
+			t.Errorf("%s: %+v, %v", what, got, err)
+			continue
+		}
+		p := got.pins[0]
+		var fading []string
+		for _, f := range p.Fading {
+			fading = append(fading, f.Addr.String())
+			if fresh := f.Addr != addr("44.10.0.13"); fresh != f.Since.Equal(later) {
+				t.Errorf("%s: %s fades since %v", what, f.Addr, f.Since)
+			}
+		}
+		if !slices.Equal(p.Addrs, addrs(tt.addrs...)) || strings.Join(fading, " ") != tt.fading || !p.At.Equal(tt.at) ||
+			(tt.failed == "") != (p.Failed == "") || !strings.Contains(p.Failed, tt.failed) {
+			t.Errorf("%s: %+v", what, p)
+		}
+	}
+	// Nothing is left to keep: the refresh fails, or a soft name closes.
+	g := document
+	g.Never = []netip.Prefix{netip.MustParsePrefix("44.0.0.0/8")}
+	g.Names = []spec.Name{{Domain: "a.test", Ports: []uint16{443}, Origin: "corral.yaml:7"}}
+	if _, err := decide(g, outcome{pins: []spec.Pin{had}}, map[string]resolution{"a.test": failure}, later); err == nil {
+		t.Error("nothing to keep, and no error")
+	}
+	g.Names[0].Soft = true
+	before := outcome{unpinned: []spec.Unpinned{{Domain: "a.test", Reason: "as before", Origin: "corral.yaml:7"}}}
+	if got, err := decide(g, before, nil, later); err != nil || len(got.pins) != 0 || len(got.unpinned) != 1 || got.unpinned[0].Reason != "as before" {
+		t.Errorf("%+v, %v", got, err)
+	}
+	// What has failed once and is not asked has failed still.
+	had.Failed = "no answer"
+	g = document
+	g.Names = []spec.Name{{Domain: "a.test", Ports: []uint16{443}}}
+	if got, err := decide(g, outcome{pins: []spec.Pin{had}}, nil, later); err != nil || got.pins[0].Failed != "no answer" {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+func TestThin(t *testing.T) {
+	g := spec.Gate{PinGrace: time.Minute}
+	fading := func(age time.Duration, flows int) spec.Fading {
+		return spec.Fading{Addr: addr("44.10.0.13"), Since: noon.Add(-age), Flows: flows}
+	}
+	for what, tt := range map[string]struct {
+		grace, ttl time.Duration
+		fading     []spec.Fading
+		want       int
+	}{
+		"before its time":        {time.Minute, 0, []spec.Fading{fading(time.Minute-1, 0)}, 1},
+		"at its time":            {time.Minute, 0, []spec.Fading{fading(time.Minute, 0)}, 0},
+		"in use":                 {time.Minute, 0, []spec.Fading{fading(time.Hour, 1)}, 1},
+		"twice the TTL, before":  {time.Minute, time.Hour, []spec.Fading{fading(2*time.Hour-1, 0)}, 1},
+		"twice the TTL":          {time.Minute, time.Hour, []spec.Fading{fading(2*time.Hour, 0)}, 0},
+		"the usual grace, short": {0, 0, []spec.Fading{fading(spec.DefaultPinGrace-1, 0)}, 1},
+		"the usual grace":        {0, 0, []spec.Fading{fading(spec.DefaultPinGrace, 0)}, 0},
+		"as many as may be":      {time.Minute, 0, slices.Repeat([]spec.Fading{fading(0, 0)}, maxFading), maxFading},
+		"one more":               {time.Minute, 0, slices.Repeat([]spec.Fading{fading(0, 0)}, maxFading+1), maxFading},
+		"more, all in use":       {time.Minute, 0, slices.Repeat([]spec.Fading{fading(0, 2)}, maxFading+9), maxFading + 9},
+	} {
+		g.PinGrace = tt.grace
+		p := spec.Pin{TTL: tt.ttl, Fading: tt.fading}
+		if got := thin(g, []spec.Pin{p}, noon)[0].Fading; len(got) != tt.want {
+			t.Errorf("%s: %d", what, len(got))
+		}
+	}
+	// Over the limit the longest gone without connections goes first.
+	many := slices.Repeat([]spec.Fading{fading(0, 0)}, maxFading+1)
+	many[0].Flows, many[1].Addr = 1, addr("44.10.0.14")
+	got := thin(spec.Gate{}, []spec.Pin{{Fading: many}}, time.Time{})[0].Fading
+	if len(got) != maxFading || got[0].Flows != 1 || got[1].Addr == addr("44.10.0.14") {
+		t.Errorf("%d, %+v", len(got), got[:2])
+	}
+}
+
+// Every field of a document is either one that a refresh may change, or is held fast.
+func TestFixed(t *testing.T) {
+	base := linked
+	base.Names, base.Class = document.Names, spec.ClassPinned
+	for what, tt := range map[string]struct {
+		change func(*spec.Gate)
+		want   string
+	}{
+		"nothing": {func(*spec.Gate) {}, ""},
+		"all that may": {func(g *spec.Gate) {
+			g.Policy, g.Refresh, g.PinGrace = "x", spec.RefreshAuto, 1
+			g.Resolvers, g.Names, g.Never = addrs("44.10.0.55"), nil, open.Never
+		}, ""},
+		"no host ports, otherwise": {func(g *spec.Gate) { g.HostPorts = []uint16{} }, ""},
+		"version":                  {func(g *spec.Gate) { g.Version = 2 }, "version"},
+		"sandbox":                  {func(g *spec.Gate) { g.Sandbox = "x" }, "sandbox"},
+		"service":                  {func(g *spec.Gate) { g.Service = "x" }, "service"},
+		"class":                    {func(g *spec.Gate) { g.Class = spec.ClassPublic }, "class"},
+		"address":                  {func(g *spec.Gate) { g.Address = addr("172.30.0.7") }, "address"},
+		"gateway":                  {func(g *spec.Gate) { g.Gateway = addr("172.30.0.7") }, "gateway"},
+		"sink":                     {func(g *spec.Gate) { g.SinkNames = false }, "sink_names"},
+		"host ports":               {func(g *spec.Gate) { g.HostPorts = []uint16{1} }, "host_ports"},
+		"links":                    {func(g *spec.Gate) { g.Links = g.Links[:1] }, "links"},
+		"clients":                  {func(g *spec.Gate) { g.Clients = nil }, "clients"},
+		"probes":                   {func(g *spec.Gate) { g.Probes.IPv6 = addr("2001:db8::2") }, "probes"},
+	} {
+		next := base
+		tt.change(&next)
+		if got := strings.Join(fixed(base, next), " "); got != tt.want {
+			t.Errorf("%s: %q", what, got)
+		}
+	}
+}
+
+// grants says the same as the rules and sets: of what they grant, the neighbours are
+// refused.
+func TestGrants(t *testing.T) {
+	pinned := entries(sets([]spec.Pin{
+		{Domain: "a.test", Addrs: addrs("44.10.0.10"), Ports: []uint16{443}, Fading: []spec.Fading{{Addr: addr("44.10.0.12")}}},
+		{Domain: "b.test", Addrs: addrs("44.10.0.20"), AnyPort: true},
+	}))
+	for _, tt := range []struct {
+		g    spec.Gate
+		to   string
+		want bool
+	}{
+		{document, "44.10.0.10:443", true}, {document, "44.10.0.10:444", false}, {document, "44.10.0.11:443", false},
+		{document, "44.10.0.12:443", true}, {document, "44.10.0.12:80", false},
+		{document, "44.10.0.20:1", true}, {document, "44.10.0.20:65535", true}, {document, "44.10.0.21:1", false},
+		{document, "172.30.0.1:8001", true}, {document, "172.30.0.1:8003", false}, {document, "172.30.0.2:8001", false},
+		{linked, "172.30.128.4:8080", true}, {linked, "172.30.128.4:8766", false}, {linked, "172.30.128.2:8765", false},
+		{linked, "93.184.215.14:443", false}, {linked, ":0", false},
+		{open, "93.184.215.14:443", true}, {open, "93.184.215.14:80", true}, {open, "93.184.215.14:22", false},
+		{open, "44.20.0.1:443", false}, {open, "44.21.0.1:443", true}, {open, "172.30.0.1:443", false}, {open, "10.0.0.1:80", false},
+	} {
+		to, _ := netip.ParseAddrPort(tt.to)
+		if got := grants(tt.g, pinned, to); got != tt.want {
+			t.Errorf("class %q, %s: %v", tt.g.Class, tt.to, got)
+		}
+	}
+	for _, b := range netguard.Special(4) {
+		if grants(open, nil, netip.AddrPortFrom(b.Prefix.Addr(), 443)) {
+			t.Errorf("%s is granted to everybody", b.Prefix)
+		}
+	}
+}
+
+func TestSharedAddrs(t *testing.T) {
+	pin := func(name string, s ...string) spec.Pin { return spec.Pin{Domain: name, Addrs: addrs(s...)} }
+	if got := sharedAddrs([]spec.Pin{pin("a.test", "44.10.0.10"), pin("a.test", "44.10.0.10"), pin("b.test", "44.10.0.11")}); len(got) != 0 {
+		t.Errorf("%q", got)
+	}
+	got := sharedAddrs([]spec.Pin{pin("c.test", "44.10.0.10"), pin("b.test", "44.10.0.11", "44.10.0.10"), pin("a.test", "44.10.0.11"), pin("d.test", "44.10.0.10")})
+	want := []string{"b.test, c.test and 1 more share 44.10.0.10", "a.test, b.test share 44.10.0.11"}
+	if len(got) != 2 || !strings.HasPrefix(got[0], want[0]) || !strings.HasPrefix(got[1], want[1]) {
+		t.Errorf("%q", got)
+	}
+	var b strings.Builder
+	g := &gate{out: &b}
+	var pins []spec.Pin
+	for i := range noticeShown + 2 {
+		pins = append(pins, pin("a.test", fmt.Sprintf("44.10.0.%d", i)), pin("b.test", fmt.Sprintf("44.10.0.%d", i)))
+	}
+	g.notice(nil, pins)
+	if n := strings.Count(b.String(), "\n"); n != noticeShown+1 || !strings.Contains(b.String(), "with 2 more addresses") {
+		t.Errorf("%d lines: %s", n, b.String())
+	}
+	b.Reset()
+	if g.notice(pins, pins); b.Len() > 0 {
+		t.Errorf("told again: %s", b.String())
+	}
+}
+
+// A reader of a file that is written in place never finds less than there is to find,
+// nor the rest of what was.
+func TestWriteInPlace(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "hosts")
+	texts := []string{strings.Repeat("44.10.0.10\ta.test\n", 40), strings.Repeat("44.10.0.11\tb.test\n", 7)}
+	if err := os.WriteFile(path, []byte(texts[0]), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	same, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop, bad := make(chan struct{}), make(chan string, 1)
+	go func() {
+		defer close(bad)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			b, err := os.ReadFile(path)
+			text := strings.TrimRight(string(b), "\n")
+			if err != nil || len(text) < len(texts[1])-1 || strings.ContainsFunc(text, func(r rune) bool { return r == 0 }) {
+				bad <- fmt.Sprintf("%v: %q", err, b)
+				return
+			}
+		}
+	}()
+	for i := range 2000 {
+		if err := writeInPlace(path, []byte(texts[i%2]), texts[(i+1)%2]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	close(stop)
+	if b, torn := <-bad; torn {
+		t.Error(b)
+	}
+	if b, err := os.ReadFile(path); err != nil || string(b) != texts[0] {
+		t.Errorf("%q, %v", b, err)
+	}
+	if now, err := os.Stat(path); err != nil || !os.SameFile(same, now) || now.Size() != int64(len(texts[0])) {
+		t.Errorf("%v, %v", now, err)
+	}
+}
+
+func TestSchedule(t *testing.T) {
+	within := func(what string, d due, from, to time.Duration) {
+		t.Helper()
+		if at := d.at.Sub(noon); at < from*9/10 || at > to*11/10 {
+			t.Errorf("%s: due after %v", what, at)
+		}
+	}
+	g := &gate{dated: make(chan struct{}, 1), spec: spec.Gate{Refresh: spec.RefreshAuto, Names: []spec.Name{
+		{Domain: "short.test"}, {Domain: "usual.test"}, {Domain: "long.test"}, {Domain: "failing.test"}, {Domain: "soft.test", Soft: true}}},
+		pins: []spec.Pin{{Domain: "short.test", TTL: 1}, {Domain: "usual.test", TTL: 10 * time.Minute}, {Domain: "long.test", TTL: 24 * time.Hour},
+			{Domain: "failing.test", TTL: time.Hour, Failed: "no answer"}},
+		due: map[string]due{"gone.test": {at: noon}}}
+	asked := map[string]resolution{"short.test": {}, "usual.test": {}, "long.test": {}, "failing.test": {}, "soft.test": {}, "gone.test": {}}
+	g.schedule(asked, noon)
+	within("floor", g.due["short.test"], minAge, minAge)
+	within("TTL", g.due["usual.test"], 10*time.Minute, 10*time.Minute)
+	within("ceiling", g.due["long.test"], maxAge, maxAge)
+	within("soft", g.due["soft.test"], failureDelay, failureDelay)
+	within("first failure", g.due["failing.test"], minAge, minAge)
+	if _, there := g.due["gone.test"]; there || len(g.due) != 5 {
+		t.Errorf("due: %v", g.due)
+	}
+	if next := g.nextRefresh(); next.After(noon.Add(minAge * 11 / 10)) {
+		t.Errorf("next: %v", next)
+	}
+	for range 3 {
+		g.schedule(map[string]resolution{"failing.test": {}}, noon)
+	}
+	within("fourth failure", g.due["failing.test"], 4*time.Minute, 4*time.Minute)
+	for range 100 {
+		g.schedule(map[string]resolution{"failing.test": {}}, noon)
+	}
+	within("failures", g.due["failing.test"], failureDelay, failureDelay)
+	g.pins[3].Failed = ""
+	g.schedule(map[string]resolution{"failing.test": {}}, noon)
+	if d := g.due["failing.test"]; d.failures != 0 {
+		t.Errorf("after a success: %+v", d)
+	}
+	g.spec.Refresh = spec.RefreshManual
+	if next := g.nextRefresh(); !next.IsZero() {
+		t.Errorf("on command only, and next is %v", next)
+	}
+}
+
+// What a refresh prints and answers is bounded, and has a line for each kind of change.
+func TestChanges(t *testing.T) {
+	before := outcome{pins: []spec.Pin{pinOf(noon, []spec.Fading{{Addr: addr("44.10.0.13")}}, "44.10.0.10", "44.10.0.11"),
+		{Domain: "gone.test", Addrs: addrs("44.10.0.20"), Ports: []uint16{443}}}}
+	after := pinOf(noon, []spec.Fading{{Addr: addr("44.10.0.11")}}, "44.10.0.10", "44.10.0.12")
+	after.Ports, after.Failed = []uint16{22}, "no answer"
+	next := outcome{pins: []spec.Pin{after}, unpinned: []spec.Unpinned{{Domain: "soft.test", Reason: "no such name", Origin: "profile x"}}}
+	got := strings.Join(changes(spec.Gate{PinGrace: time.Hour}, before, next), "\n")
+	want := strings.Join([]string{
+		"pinned a.test 44.10.0.12, ports 22, for 1m0s (corral.yaml:7)",
+		"a.test no longer has 44.10.0.11, which stays pinned for 1h0m0s at least, and while it is in use (corral.yaml:7)",
+		"removed a.test 44.10.0.13 (corral.yaml:7)",
+		"warning: a.test (corral.yaml:7) keeps what it had: no answer",
+		"a.test had ports 443, and has ports 22 (corral.yaml:7)",
+		"removed gone.test and its 1 addresses",
+		"warning: soft.test (profile x) stays closed: no such name",
+	}, "\n")
+	if got != want {
+		t.Errorf("got:\n%s", got)
+	}
+	if same := changes(spec.Gate{}, before, before); len(same) != 0 {
+		t.Errorf("nothing changed: %q", same)
+	}
+	had, has := sets(before.pins), sets(next.pins)
+	if got := gone(had, has); !slices.Equal(got, []string{"44.10.0.10:443", "44.10.0.11:443", "44.10.0.13:443", "44.10.0.20:443"}) {
+		t.Errorf("gone: %q", got)
+	}
+	if got := netfilter.DiffSets(union(had, has), union(has, had)); len(got) != 0 {
+		t.Errorf("union: %q", got)
+	}
+}
