@@ -156,6 +156,10 @@ func (e *Engine) base(ctx context.Context, name string) (string, error) {
 	return got.ID, nil
 }
 
+// digestTag matches the tags that builds get here. What has another one somebody
+// else has named, for stacks of their own.
+var digestTag = regexp.MustCompile(`^[0-9a-f]{16}$`)
+
 // prune drops earlier builds of a repository that nothing uses any more.
 func (e *Engine) prune(ctx context.Context, repo, keep string) {
 	list, err := e.api.ImageList(ctx, image.ListOptions{Filters: filters.NewArgs(filters.Arg("reference", repo))})
@@ -164,7 +168,7 @@ func (e *Engine) prune(ctx context.Context, repo, keep string) {
 	}
 	for _, img := range list {
 		for _, tag := range img.RepoTags {
-			if tag != keep && strings.HasPrefix(tag, repo+":") {
+			if of, is := strings.CutPrefix(tag, repo+":"); is && tag != keep && digestTag.MatchString(of) {
 				_, _ = e.api.ImageRemove(ctx, tag, image.RemoveOptions{PruneChildren: true}) // one in use stays
 			}
 		}
