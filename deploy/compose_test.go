@@ -1,6 +1,8 @@
 package deploy
 
 import (
+	"bytes"
+	"flag"
 	"os"
 	"path/filepath"
 	"strings"
@@ -24,6 +26,25 @@ func TestReadmeShowsTheExample(t *testing.T) {
 	}
 }
 
+var update = flag.Bool("update", false, "write the seccomp profile anew")
+
+// The examples have the profile that corral gives its own services.
+func TestExamplesHaveTheProfile(t *testing.T) {
+	const file = "compose/seccomp.json"
+	want, err := render.Seccomp()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if *update {
+		if err := os.WriteFile(file, want, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := os.ReadFile(file); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("%s is not corral's (-update to accept): %v", file, err)
+	}
+}
+
 // A gate has the same rights in every stack as in corral's own, and nothing that
 // stands behind one has any.
 func TestExamplesGrantNoMore(t *testing.T) {
@@ -42,10 +63,14 @@ func TestExamplesGrantNoMore(t *testing.T) {
 		if gates == 0 || strings.Count(s, rights) != gates || strings.Count(s, "cap_add:") != gates+without {
 			t.Errorf("%s: each gate has %s, and nobody else who has a network has any", file, rights)
 		}
-		kinds := gates + without + strings.Count(s, "entrypoint: [/opt/corral/bin/corral-verify, handover, --")
-		for _, line := range []string{"cap_drop: [ALL]", "security_opt: [no-new-privileges]"} {
-			if strings.Count(s, line) != kinds {
-				t.Errorf("%s: %s is not in each of %d", file, line, kinds)
+		fenced := strings.Count(s, "entrypoint: [/opt/corral/bin/corral-verify, handover, --")
+		for line, want := range map[string]int{
+			"cap_drop: [ALL]":                                            gates + without + fenced,
+			"security_opt: [no-new-privileges]":                          gates + without,
+			"security_opt: [no-new-privileges, seccomp=../seccomp.json]": fenced,
+		} {
+			if got := strings.Count(s, line); got != want {
+				t.Errorf("%s: %s is there %d times, not %d", file, line, got, want)
 			}
 		}
 	}

@@ -56,8 +56,6 @@ func compose(t testing.TB, dir string, env []string, as *syscall.Credential, arg
 	if as != nil {
 		c.SysProcAttr = &syscall.SysProcAttr{Credential: as}
 	}
-	start := time.Now()
-	defer func() { t.Logf("%v: %v", args, time.Since(start)) }()
 	if err := c.Run(); err != nil && !errors.As(err, new(*exec.ExitError)) {
 		t.Fatal(err)
 	}
