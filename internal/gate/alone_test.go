@@ -226,6 +226,9 @@ func TestPublicNames(t *testing.T) {
 	if n := p.lookups(); len(n) != 0 {
 		t.Errorf("looked up at bring-up: %v", n)
 	}
+	if text, err := s.exec("cat", "/etc/resolv.conf"); err != nil || text != "nameserver 127.0.0.1\noptions ndots:0 timeout:5 attempts:1\n" {
+		t.Errorf("%v: %s", err, text)
+	}
 	reach := func(name string) (string, []string) {
 		said := p.a(name)
 		var reached []string
@@ -402,6 +405,20 @@ func TestGateByEnvironment(t *testing.T) {
 	s.signal(syscall.SIGTERM)
 	if code := s.exit(); code != 0 {
 		t.Errorf("status %d", code)
+	}
+	p.isClosed(t)
+}
+
+// A host port where nobody answers is told in words that are true without a relay.
+func TestHostPortByEnvironment(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	s := p.startWith(nil, "0644", "CORRAL_EGRESS=none", "CORRAL_HOST_PORTS=8009")
+	if code := s.exit(); code != 1 {
+		t.Errorf("status %d", code)
+	}
+	if text := strings.Join(s.output(), "\n"); !strings.Contains(text, "host service on port 8009: nobody answers at "+worldAddr+":8009: ") || !strings.Contains(text, "CORRAL_HOST_PORTS") {
+		t.Error(text)
 	}
 	p.isClosed(t)
 }

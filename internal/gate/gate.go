@@ -1,8 +1,9 @@
 // Package gate is corral-gate. In goes a spec.Gate document; out comes a
 // network namespace in which everything is refused but what the document
 // grants, kept so until the process ends, and an account of what was refused.
-// It never forwards a lookup, never writes the nat table, and on every error
-// and every path it leaves the namespace closed.
+// It forwards no lookup but of public names for a gate of class public, never
+// writes the nat table, and on every error and every path it leaves the namespace
+// closed.
 //
 // Two processes share the work. PID 1 is root, holds the few capabilities that
 // rules need and reads nothing that comes from the network. The worker has no

@@ -258,6 +258,8 @@ const (
 	// resolverText sends programs that do not read the hosts file to the names
 	// server, and completes no name.
 	resolverText = "nameserver 127.0.0.1\noptions ndots:0 timeout:1 attempts:1\n"
+	// resolverTextPublic waits longer: somebody outside is asked.
+	resolverTextPublic = "nameserver 127.0.0.1\noptions ndots:0 timeout:5 attempts:1\n"
 )
 
 // hostsText is the hosts file: loopback, the container's own line as the
@@ -282,7 +284,7 @@ func hostsText(old, hostname string, pins []spec.Pin) string {
 
 // writeNames writes both files in place: they are bind mounts of the engine's,
 // which a rename cannot replace.
-func writeNames(pins []spec.Pin) error {
+func writeNames(class spec.Class, pins []spec.Pin) error {
 	hostname, err := os.Hostname()
 	if err != nil {
 		return err
@@ -297,7 +299,11 @@ func writeNames(pins []spec.Pin) error {
 	if old, err = os.ReadFile(resolverFile); err != nil {
 		return err
 	}
-	return writeInPlace(resolverFile, old, resolverText)
+	text := resolverText
+	if class == spec.ClassPublic {
+		text = resolverTextPublic
+	}
+	return writeInPlace(resolverFile, old, text)
 }
 
 // writeInPlace puts text where old is. A program that reads the file meanwhile may

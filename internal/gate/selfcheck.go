@@ -195,7 +195,7 @@ func (g *gate) checkLiveness(ctx context.Context) error {
 		case failures[i] == nil:
 			g.sayf("OK: %s accepts connections at %s", t.ok, reached[i])
 		case t.host:
-			hint, err := hostFailure(t.to[0], failures[i])
+			hint, err := g.hostFailure(t.to[0], failures[i])
 			failed, hints = append(failed, fmt.Errorf("%s: %w", t.what, err)), append(hints, hint)
 		default:
 			failed, unanswered = append(failed, fmt.Errorf("%s: accepts no connection: %w", t.what, failures[i])), true
@@ -231,8 +231,13 @@ func answers(ctx context.Context, to netip.AddrPort) error {
 
 // hostFailure says in plain words why a host service does not answer, and what
 // to do. Somebody who refuses at once was reached, so that only the service is
-// missing; who is silent was not.
-func hostFailure(to netip.AddrPort, err error) (hint string, plain error) {
+// missing; who is silent was not. In other people's stacks there is no relay
+// between the gateway's address and the machine's loopback.
+func (g *gate) hostFailure(to netip.AddrPort, err error) (hint string, plain error) {
+	if !g.spec.Address.IsValid() {
+		return fmt.Sprintf("see that what should answer there listens on that address, or on all of them, and that no firewall of the machine drops what comes from containers; or take the port out of %s", hostPortsSetting),
+			fmt.Errorf("nobody answers at %v: %w", to, err)
+	}
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ECONNRESET):
 		return fmt.Sprintf("start what listens on port %d, or take it out of host_services (ss -ltn shows what listens); if it does listen, other sandboxes may hold all its connections", to.Port()),
