@@ -167,6 +167,7 @@ func TestTell(t *testing.T) {
 		{"sent often", spec.VerdictName(at(probe, 80)), []string{"9 accepted", "8 accepted", "7 accepted", "6 accepted", "5 accepted", "4 accepted", "3 accepted", "2 accepted"}},
 		{"the engine's resolver, after nat", spec.VerdictName(at(docker, 53)), []string{"12 rejected docker-resolver"}},
 		{"its hidden port", spec.VerdictName(at(docker, 41235)), nil},
+		{"another source port", spec.VerdictName(other(func(p *spec.Probe) { p.Source++ })), nil},
 		{"another port", spec.VerdictName(at(probe, 444)), nil},
 		{"another protocol", spec.VerdictName(other(func(p *spec.Probe) { p.Proto = "udp" })), nil},
 		{"the newest number", spec.VerdictZone, []string{"12"}},

@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -176,6 +177,24 @@ func TestJudgeWithoutAGate(t *testing.T) {
 	}
 	if len(e.ports.used) != 0 {
 		t.Errorf("sent to %v", e.ports.used)
+	}
+}
+
+// Who is silent has not refused, and neither the gate's word nor anybody's can
+// make it so where a program is about to be started.
+func TestSilentIsNoRefusal(t *testing.T) {
+	mute, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mute.Close()
+	to := []target{{"udp", netip.MustParseAddrPort(mute.LocalAddr().String())}}
+	for aside, want := range map[bool]spec.Result{true: spec.Untold, false: spec.OK} {
+		e := tree(t, nil)
+		e.aside = aside
+		if got := e.closed(t.Context(), to, somePayload); got.result != want || (len(got.probes) == 0) != aside {
+			t.Errorf("aside %v: %+v", aside, got)
+		}
 	}
 }
 
