@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -812,5 +813,43 @@ func TestRefreshByTTL(t *testing.T) {
 	}
 	if after := s.status(); !after.Refreshed.After(st.Refreshed) || !after.NextRefresh.After(st.NextRefresh) || after.Applied != after.ReadBack {
 		t.Errorf("status %+v", after)
+	}
+}
+
+// R010: while names change, the old and the new addresses are both let through.
+func TestOldAndNewTogether(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	p.echo(echoPort)
+	p.at("old.allowed.test", originAddr)
+	p.at("new.allowed.test", origin2Addr)
+	fifo := filepath.Join(t.TempDir(), "go-on")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := p.start(document(named("old.allowed.test", echoPort)), "CORRAL_GATE_FAILPOINT=refresh-names:wait:"+fifo).ready()
+	s.put(otherFile, spec.Encode(document(named("new.allowed.test", echoPort))), 0o644)
+	ended := make(chan error, 1)
+	go func() {
+		out, err := s.exec("corral-gate", "refresh", "--spec", otherFile)
+		if err != nil {
+			err = fmt.Errorf("%w: %s", err, out)
+		}
+		ended <- err
+	}()
+	s.await("fail point refresh-names")
+	for _, a := range []string{originAddr, origin2Addr} {
+		if out, err := p.agent(t.Context(), "connect", fmt.Sprintf("%s:%d", a, echoPort)); err != nil {
+			t.Errorf("%s: %s", a, out)
+		}
+	}
+	if err := os.WriteFile(fifo, nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if out, err := p.agent(t.Context(), "connect", fmt.Sprintf("%s:%d", originAddr, echoPort)); err == nil {
+		t.Errorf("the old one: %s", out)
 	}
 }
