@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"strings"
 	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -184,6 +185,20 @@ var networkAttempts = []attempt{
 	{"protocols", "transparent", "we may pose as any address", func(context.Context, *cell) result {
 		return withSocket(unix.AF_INET, unix.SOCK_DGRAM, 0, func(fd int) result {
 			return refusal(unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_TRANSPARENT, 1))
+		})
+	}},
+
+	{"protocols", "source-route", "a packet to a permitted address may name the next one", func(context.Context, *cell) result {
+		// The kernel takes the lower 32 bits of level and option, a filter may see 64.
+		return each([][2]uint64{{unix.IPPROTO_IP, unix.IP_OPTIONS}, {1<<32 | unix.IPPROTO_IP, unix.IP_OPTIONS}, {unix.IPPROTO_IP, 1<<32 | unix.IP_OPTIONS}}, func(a [2]uint64) result {
+			return withSocket(unix.AF_INET, unix.SOCK_STREAM, 0, func(fd int) result {
+				route := [8]byte{131, 7, 4, 192, 0, 2, 1} // loose, by way of a documentation address
+				_, _, errno := syscall.Syscall6(unix.SYS_SETSOCKOPT, uintptr(fd), uintptr(a[0]), uintptr(a[1]), uintptr(unsafe.Pointer(&route)), uintptr(len(route)), 0)
+				if errno == 0 {
+					return refusal(nil)
+				}
+				return refusal(errno)
+			})
 		})
 	}},
 
