@@ -283,8 +283,8 @@ func hostsText(old, hostname string, pins []spec.Pin) string {
 }
 
 // writeNames writes both files in place: they are bind mounts of the engine's,
-// which a rename cannot replace.
-func writeNames(class spec.Class, pins []spec.Pin) error {
+// which a rename cannot replace. Before anybody reads them they need no blank lines.
+func writeNames(class spec.Class, pins []spec.Pin, serving bool) error {
 	hostname, err := os.Hostname()
 	if err != nil {
 		return err
@@ -293,7 +293,11 @@ func writeNames(class spec.Class, pins []spec.Pin) error {
 	if err != nil {
 		return err
 	}
-	if err := writeInPlace(hostsFile, old, hostsText(string(old), hostname, pins)); err != nil {
+	write := writeInPlace
+	if !serving {
+		write = func(path string, _ []byte, text string) error { return os.WriteFile(path, []byte(text), 0o644) }
+	}
+	if err := write(hostsFile, old, hostsText(string(old), hostname, pins)); err != nil {
 		return err
 	}
 	if old, err = os.ReadFile(resolverFile); err != nil {
@@ -303,23 +307,20 @@ func writeNames(class spec.Class, pins []spec.Pin) error {
 	if class == spec.ClassPublic {
 		text = resolverTextPublic
 	}
-	return writeInPlace(resolverFile, old, text)
+	return write(resolverFile, old, text)
 }
 
 // writeInPlace puts text where old is. A program that reads the file meanwhile may
 // find lines of both, and never a file that is empty or cut short: what old is longer
-// is blanked before it goes.
+// becomes blank lines, since a file that shrinks under a reader gives zeros.
 func writeInPlace(path string, old []byte, text string) error {
-	if string(old) == text {
+	if strings.TrimRight(string(old), "\n")+"\n" == text {
 		return nil
 	}
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o644)
 	if err != nil {
 		return err
 	}
-	blanked := text + strings.Repeat("\n", max(0, len(old)-len(text)))
-	if _, err = f.WriteAt([]byte(blanked), 0); err == nil {
-		err = f.Truncate(int64(len(text)))
-	}
+	_, err = f.WriteAt([]byte(text+strings.Repeat("\n", max(0, len(old)-len(text)))), 0)
 	return errors.Join(err, f.Close())
 }

@@ -214,7 +214,7 @@ func (g *gate) passage(was, doc, read spec.Gate, before, next outcome, file stri
 			if reflect.DeepEqual(was, doc) && sameAddrs(before.pins, next.pins) {
 				return nil
 			}
-			return errors.Join(writeNames(doc.Class, named(doc, pins)), g.tellWorker(ctx, doc, pins, true))
+			return errors.Join(writeNames(doc.Class, named(doc, pins), true), g.tellWorker(ctx, doc, pins, true))
 		}
 	}
 	var old []byte

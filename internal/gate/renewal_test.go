@@ -253,16 +253,26 @@ func TestWriteInPlace(t *testing.T) {
 			}
 		}
 	}()
+	old := texts[0]
 	for i := range 2000 {
-		if err := writeInPlace(path, []byte(texts[i%2]), texts[(i+1)%2]); err != nil {
+		if err := writeInPlace(path, []byte(old), texts[(i+1)%2]); err != nil {
 			t.Fatal(err)
 		}
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		old = string(b)
 	}
 	close(stop)
 	if b, torn := <-bad; torn {
 		t.Error(b)
 	}
-	if b, err := os.ReadFile(path); err != nil || string(b) != texts[0] {
+	if err := writeInPlace(path, []byte(texts[0]), texts[1]); err != nil {
+		t.Fatal(err)
+	}
+	blanked := texts[1] + strings.Repeat("\n", len(texts[0])-len(texts[1]))
+	if b, err := os.ReadFile(path); err != nil || string(b) != blanked {
 		t.Errorf("%q, %v", b, err)
 	}
 	if now, err := os.Stat(path); err != nil || !os.SameFile(same, now) || now.Size() != int64(len(texts[0])) {

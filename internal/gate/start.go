@@ -414,7 +414,7 @@ func (g *gate) enforce(ctx context.Context) error {
 // tellNames lets services find the pinned names: in the hosts file, and at the
 // names server for programs that read no hosts file.
 func (g *gate) tellNames(ctx context.Context) error {
-	if err := writeNames(g.spec.Class, named(g.spec, g.pins)); err != nil {
+	if err := writeNames(g.spec.Class, named(g.spec, g.pins), false); err != nil {
 		return fmt.Errorf("names: %w", err)
 	}
 	if err := g.tellWorker(ctx, g.spec, g.pins, false); err != nil {
