@@ -131,6 +131,9 @@ func TestShellIsRefused(t *testing.T) {
 	if strings.Contains(out, "inside\n") || !strings.Contains(out, "handover refused: same-netns-as-gate") {
 		t.Errorf("the handover itself: %s", out)
 	}
+	if r := s.corral("down"); r.code != 0 {
+		t.Error(r)
+	}
 }
 
 // onTerminal starts a command on a terminal of its own.

@@ -62,6 +62,9 @@ func TestTamper(t *testing.T) {
 			if r := s.corral("verify"); r.code != 1 || !strings.Contains(r.err, "no network (gate is gone)") {
 				t.Errorf("verify: %v", r)
 			}
+			if r := s.corral("down"); r.code != 0 {
+				t.Error(r)
+			}
 		})
 	}
 }
