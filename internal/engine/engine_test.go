@@ -201,6 +201,7 @@ func TestLeftovers(t *testing.T) {
 		{"an agent on its own", []Member{gate(dead), service(dead, PurposeRun, true)}, false, true},
 		{"an agent that ended on its own", []Member{gate(dead), service(dead, PurposeRun, false)}, true, false},
 		{"a dead verify", []Member{gate(dead), service(dead, PurposeVerify, true)}, true, false},
+		{"what is always on", []Member{{Role: RoleGate, Purpose: PurposeDaemon, Owner: dead}}, false, false},
 		{"a living verify", []Member{gate(me), service(me, PurposeVerify, true)}, false, false},
 	} {
 		err := leftovers(c.members)
@@ -229,7 +230,12 @@ func TestHealth(t *testing.T) {
 	}{
 		{service, gate, &well, "running", true},
 		{service, Member{}, nil, "no network (gate is gone)", false},
+		{service, Member{State: "exited", Ended: "it was killed"}, nil, "no network (gate is gone): it was killed", false},
+		{service, Member{State: "paused"}, nil, "the gate is paused: it answers no lookup", false},
 		{service, gate, nil, "gate does not answer", false},
+		{Member{State: "paused", Instance: "i"}, gate, &well, "paused", false},
+		{Member{State: "exited", Instance: "i", Ended: "it ended with status 3"}, gate, &well, "it ended with status 3", false},
+		{Member{State: "running", Running: true, Instance: "i", Purpose: PurposeDaemon, Owner: "another-boot 1 1"}, gate, &well, "running", true},
 		{ended, gate, &well, "exited", false},
 		{service, gate, change(func(s *spec.GateStatus) { s.Instance = "j" }), "no network (gate was replaced)", false},
 		{service, gate, change(func(s *spec.GateStatus) { s.State = spec.GateClosed }), "no network (gate is closed)", false},
