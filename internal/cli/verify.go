@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -123,13 +122,11 @@ func (p *project) outdated(members []engine.Member, gate *spec.GateStatus) strin
 
 // well is what the gate of a service says, if the two are as they should be.
 func well(ctx context.Context, e *engine.Engine, gate, service engine.Member) (spec.GateStatus, error) {
-	for _, h := range e.Health(ctx, []engine.Member{gate, service}) {
-		if !h.OK || h.Gate == nil {
-			return spec.GateStatus{}, exit.Failedf(cure(service, ""), "%s: %s", h.Service, h.State)
-		}
-		return *h.Gate, nil
+	h := e.Health(ctx, []engine.Member{gate, service})[0] // a service is always told
+	if !h.OK || h.Gate == nil {
+		return spec.GateStatus{}, exit.Failedf(cure(service, ""), "%s: %s", h.Service, h.State)
 	}
-	return spec.GateStatus{}, errors.New("there is no service")
+	return *h.Gate, nil
 }
 
 // cure is what brings right what is wrong with a service; once is said of one

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"regexp"
 	"strings"
@@ -300,21 +299,4 @@ func TestUpWatch(t *testing.T) {
 	if left := s.containers(); len(left) > 0 {
 		t.Errorf("the watch brought it up again: %v", left)
 	}
-}
-
-// health is what corral status --json says of the one service.
-func (s *sandbox) health() (well bool, state string, gate *spec.GateStatus) {
-	s.tb.Helper()
-	r := s.corral("status", "--json")
-	var got struct {
-		Well     bool `json:"well"`
-		Services []struct {
-			State string           `json:"state"`
-			Gate  *spec.GateStatus `json:"gate"`
-		} `json:"services"`
-	}
-	if err := json.Unmarshal([]byte(r.out), &got); err != nil || len(got.Services) != 1 {
-		s.tb.Fatalf("status --json: %v: %v", err, r)
-	}
-	return got.Well, got.Services[0].State, got.Services[0].Gate
 }
