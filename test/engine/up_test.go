@@ -250,7 +250,7 @@ func (l *lines) String() string {
 // await waits until a text has been said since mark, and returns the new mark.
 func (l *lines) await(t testing.TB, mark int, text string) int {
 	t.Helper()
-	late := time.After(limit)
+	late := time.After(time.Minute)
 	for {
 		if i := strings.Index(l.String()[mark:], text); i >= 0 {
 			return mark + i + len(text)
