@@ -176,7 +176,7 @@ func TestUpAfterAChange(t *testing.T) {
 		t.Error("another limit of the service was ignored")
 	}
 
-	changed += "host_services: [{name: x, port: 8099}]\n"
+	changed += fmt.Sprintf("host_services: [{name: x, port: %d}]\n", greet(t, "127.0.0.1:0").port)
 	s.write("corral.yaml", changed)
 	if r := s.corral("up", "--accept"); r.code != 0 || !strings.Contains(r.err, "the gate is made anew (another is asked for: host services), and main with it") {
 		t.Errorf("a host service: %v", r)
