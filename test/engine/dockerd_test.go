@@ -1,0 +1,219 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/corral-sandbox/corral/internal/spec"
+	"github.com/corral-sandbox/corral/internal/testenv"
+)
+
+// ownEngine is a Docker Engine that a test may break: with its own data, socket
+// and network namespace, from which nothing leads anywhere.
+type ownEngine struct {
+	t      *testing.T
+	dir    string
+	ns     string
+	socket string
+	log    string
+	daemon *exec.Cmd
+}
+
+// startEngine starts one and gives it the images of the shared engine that
+// corral needs.
+func startEngine(t *testing.T) *ownEngine {
+	t.Helper()
+	testenv.Require(t, "netns", "engine")
+	dir, err := os.MkdirTemp("", "corral-dockerd-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	o := &ownEngine{t: t, dir: dir, ns: fmt.Sprintf("corral-dockerd-%d", os.Getpid()), socket: filepath.Join(dir, "docker.sock"), log: filepath.Join(dir, "log")}
+	run(t, "ip", "netns", "add", o.ns)
+	t.Cleanup(func() {
+		o.stop()
+		run(t, "sh", "-c", "awk -v d="+dir+" '$5 ~ \"^\" d {print $5}' /proc/self/mountinfo | sort -r | xargs -r umount -l")
+		run(t, "ip", "netns", "del", o.ns)
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	run(t, "ip", "-n", o.ns, "link", "set", "lo", "up")
+	o.start()
+	return o
+}
+
+func (o *ownEngine) start() {
+	o.t.Helper()
+	log, err := os.OpenFile(o.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	defer log.Close()
+	o.daemon = exec.Command("nsenter", "--net=/run/netns/"+o.ns, "dockerd", "--data-root", o.dir+"/data", "--exec-root", o.dir+"/exec",
+		"--pidfile", o.dir+"/pid", "--host", "unix://"+o.socket, "--group", "docker", "--bridge", "none", "--cgroup-parent", filepath.Base(o.dir))
+	o.daemon.Stdout, o.daemon.Stderr = log, log
+	o.daemon.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := o.daemon.Start(); err != nil {
+		o.t.Fatal(err)
+	}
+	if err := exec.Command("timeout", "60", "sh", "-c", "until docker --host unix://"+o.socket+" info >/dev/null 2>&1; do kill -0 "+fmt.Sprint(o.daemon.Process.Pid)+" || exit 1; done").Run(); err != nil {
+		said, _ := os.ReadFile(o.log)
+		o.t.Fatalf("dockerd: %v: %s", err, said)
+	}
+}
+
+// stop ends it in order, and with it every container.
+func (o *ownEngine) stop() {
+	o.t.Helper()
+	if o.daemon == nil {
+		return
+	}
+	// nsenter has become dockerd.
+	if err := o.daemon.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		o.t.Error(err)
+	}
+	_ = o.daemon.Wait()
+	o.daemon = nil
+}
+
+// docker runs the docker command against it.
+func (o *ownEngine) docker(args ...string) string {
+	o.t.Helper()
+	return strings.TrimSpace(run(o.t, append([]string{"docker", "--host", "unix://" + o.socket}, args...)...))
+}
+
+// inside runs f on a thread in its network namespace; programs that f starts
+// are in it too.
+func (o *ownEngine) inside(f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		ns, err := os.Open("/run/netns/" + o.ns)
+		if err == nil {
+			err = unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET)
+			ns.Close()
+		}
+		if err == nil {
+			err = f()
+		}
+		done <- err
+	}()
+	return <-done
+}
+
+// corral runs a command of a sandbox on this engine.
+func (o *ownEngine) corral(s *sandbox, args ...string) (r result) {
+	o.t.Helper()
+	if err := o.inside(func() error { r = s.corral(args...); return nil }); err != nil {
+		o.t.Fatal(err)
+	}
+	return r
+}
+
+// left is how many packets came from the corral bridge for elsewhere.
+func (o *ownEngine) left() int {
+	o.t.Helper()
+	out := run(o.t, "ip", "netns", "exec", o.ns, "iptables", "-w", "-t", "raw", "-nvxL", "PREROUTING")
+	m := regexp.MustCompile(`(?m)^\s*(\d+)\s+\d+\s.*\scorral0\s`).FindStringSubmatch(out)
+	if m == nil {
+		o.t.Fatalf("no counter in %s", out)
+	}
+	n, err := strconv.Atoi(m[1])
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	return n
+}
+
+// An engine that is restarted leaves nothing behind that corral up does not
+// bring right, in order, and no agent gets out meanwhile; a watch does it by
+// itself, when the engine is back (R034).
+func TestEngineRestart(t *testing.T) {
+	t.Parallel()
+	shared := project(t, nothing) // its engine has the images that these binaries make
+	o := startEngine(t)
+	s := &sandbox{tb: t, bin: shared.bin, dir: filepath.Join(o.dir, "project"), uid: ownerUID, gid: ownerGID}
+	s.env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + filepath.Join(o.dir, "home"), "TERM=dumb", "DOCKER_HOST=unix://" + o.socket, probesOfTheLab()}
+	s.own(s.dir, filepath.Join(o.dir, "home"))
+	s.write("restless.pl", restless)
+	s.write("corral.yaml", fmt.Sprintf("profile: shell\nname: restart\nmode: daemon\nprofile_options: {shell: {command: [perl, %s/restless.pl]}}\nmounts: {ro: [%s/restless.pl]}\n", s.dir, s.dir))
+	images := strings.Fields(docker(t, "images", "--format", "{{.Repository}}:{{.Tag}}", "corral-gate"))
+	run(t, "sh", "-c", fmt.Sprintf("docker save %s %s | docker --host unix://%s load", testenv.BaseImage, strings.Join(images, " "), o.socket))
+	if r := o.corral(s, "install"); r.code != 0 {
+		t.Fatal(r)
+	}
+	run(t, "ip", "netns", "exec", o.ns, "iptables", "-w", "-t", "raw", "-I", "PREROUTING", "-i", "corral0", "-j", "DROP")
+	o.docker("run", "--rm", "--network", "corral", testenv.BaseImage, "bash", "-c", "echo > /dev/udp/44.10.9.9/9")
+	if o.left() == 0 {
+		t.Fatal("positive control: a packet of nobody's was not counted, so nothing can be told")
+	}
+	before := o.left()
+	if r := o.corral(s, "up", "--accept"); r.code != 0 {
+		t.Fatal(r)
+	}
+	gate, agent := "corral-"+strings.TrimSpace(o.docker("ps", "--format", "{{.Label \"dev.corral.sandbox\"}}", "--filter", "label=dev.corral.role=gate"))+"-main-gate", ""
+	agent = strings.TrimSuffix(gate, "-gate")
+
+	o.stop()
+	o.start()
+	for _, c := range []string{gate, agent} {
+		if state := o.docker("inspect", "--format", "{{.State.Status}}", c); state != "exited" {
+			t.Errorf("%s is %s after the engine was restarted", c, state)
+		}
+	}
+	if r := o.corral(s, "status"); r.code != 1 || !strings.Contains(r.out, "no network (gate is gone)") {
+		t.Errorf("status: %v", r)
+	}
+	if r := o.corral(s, "verify"); r.code != 1 || !strings.Contains(r.err, "no network (gate is gone)") {
+		t.Errorf("verify: %v", r)
+	}
+	if r := o.corral(s, "up"); r.code != 0 || !strings.Contains(r.err, "the gate is made anew (it is gone") {
+		t.Errorf("up: %v", r)
+	}
+	if r := o.corral(s, "status"); r.code != 0 {
+		t.Errorf("status after up: %v", r)
+	}
+
+	said := &lines{news: make(chan struct{}, 1)}
+	var watch *exec.Cmd
+	if err := o.inside(func() error { watch, _ = s.begin(said, "up", "--watch"); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	mark := said.await(t, 0, "watching")
+	o.stop()
+	o.start()
+	mark = said.await(t, mark, "the gate is made anew")
+	mark = said.await(t, mark, "is up\n")
+	signal(t, watch.Process.Pid, syscall.SIGTERM)
+	said.await(t, mark, "not watched any more")
+	if err := watch.Wait(); err != nil {
+		t.Error(err)
+	}
+	if r := o.corral(s, "status"); r.code != 0 {
+		t.Errorf("status after the watch: %v", r)
+	}
+	if n := o.left() - before; n > 0 {
+		t.Errorf("%d packets left", n)
+	}
+	if said := o.docker("logs", gate); !strings.Contains(said, spec.ReadyLine) {
+		t.Errorf("the gate said %s", said)
+	}
+	if r := o.corral(s, "down"); r.code != 0 {
+		t.Error(r)
+	}
+}
