@@ -86,6 +86,7 @@ var Conditions = slices.Concat([]Condition{
 	{Name: "engine-sees-files", Proves: "a container sees this machine's files", After: []string{"gate-image"}, Unmet: Ends, look: lookFiles},
 	{Name: "kernel", Proves: "the engine's kernel takes a gate's rules and sets, tried in a container's own namespace with a gate's rights", After: []string{"engine-sees-files"}, Unmet: Ends, look: lookKernel},
 	{Name: "network", Proves: "the corral network is as it must be, and no route or network takes its addresses", After: usableEngine, Unmet: Ends, look: lookNetwork, makes: true},
+	{Name: "isolation", Proves: "containers on the corral network cannot reach each other, whatever gates do", After: []string{"engine-sees-files", "network"}, Unmet: Mentions, look: lookIsolation},
 	{Name: "gateway-address", Proves: "this machine can listen on the gateway's address", After: []string{"network"}, Unmet: Ends, look: lookGateway},
 	{Name: "firewall", Proves: "what sandboxes send to the gateway's address arrives", After: []string{"engine-sees-files", "gateway-address"}, Unmet: Mentions, look: lookFirewall},
 })

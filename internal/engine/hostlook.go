@@ -8,11 +8,13 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/corral-sandbox/corral/internal/host"
 	"github.com/corral-sandbox/corral/internal/plan"
+	"github.com/corral-sandbox/corral/internal/report"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
 
@@ -151,6 +153,46 @@ func lookGateway(_ context.Context, s *survey) Finding {
 	if s.scratch.listener, err = net.Listen("tcp4", netip.AddrPortFrom(s.network.Gateway, 0).String()); err != nil {
 		return fails(fmt.Sprintf("ip addr show %s shows what addresses the bridge has; sudo systemctl restart docker gives them back", bridge),
 			"cannot listen on the gateway's address %v, where host services are carried to: %v", s.network.Gateway, err)
+	}
+	return holds("")
+}
+
+// neighbourWithin is for one packet between neighbours, and its answer.
+const neighbourWithin = 500 * time.Millisecond
+
+// lookIsolation has one container on the corral network listen, reaches it from
+// the host, so that it is known to answer, and has another one try.
+func lookIsolation(ctx context.Context, s *survey) Finding {
+	ctx, cancel := context.WithTimeout(ctx, scratchWithin)
+	defer cancel()
+	id, stream, err := s.e.StartTool(ctx, Tool{Purpose: PurposeCheck, Image: s.image, Network: s.network.Name,
+		Args: []string{spec.GuestDir + "/bin/corral-gate", "trial", "--listen"}})
+	if err != nil {
+		return found(err)
+	}
+	defer func() { _ = s.e.remove(ctx, id) }() // its owner label lets a later sweep find it
+	defer stream.Close()
+	line, _ := stream.Next()
+	events, err := report.Read(strings.NewReader(line + "\n"))
+	if err != nil || len(events) != 1 || events[0].Check != spec.TrialListen {
+		return found(errors.Join(errors.New("the scratch container did not say where it listens"), err))
+	}
+	at := events[0].Detail
+	conn, err := net.DialTimeout("tcp4", at, neighbourWithin)
+	if err != nil {
+		return mentions("see that no firewall of this machine drops what it sends to "+bridge,
+			"cannot tell, since this machine does not reach a container of its own on the corral network: %v", err)
+	}
+	conn.Close()
+	events, err = s.run(ctx, s.network.Name, nil, "--reach", at, "--within", neighbourWithin.String())
+	switch {
+	case err != nil:
+		return found(err)
+	case len(events) != 1 || events[0].Check != spec.TrialReach:
+		return found(errors.New("the scratch container did not say whether it reached its neighbour"))
+	case events[0].Result == spec.OK:
+		return mentions("sudo systemctl restart docker puts the engine's rules back, after every reload of a firewall that removes them; they also need sudo modprobe br_netfilter and net.bridge.bridge-nf-call-iptables=1",
+			"a container on the corral network reached another one, which the engine was told to prevent: its rules on this machine are gone, or do not see what crosses a bridge. Gates still keep sandboxes apart")
 	}
 	return holds("")
 }

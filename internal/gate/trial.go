@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,13 +25,18 @@ import (
 type trial struct {
 	file  string // to be read first
 	reach string // ADDR:PORT to be connected to, and nothing else tried
-	out   io.Writer
-	bad   bool
+	// listen makes it the neighbour that a second one tries to reach.
+	listen bool
+	within time.Duration // for reach
+	out    io.Writer
+	bad    bool
 }
 
 func (t *trial) flags(f *flag.FlagSet) {
 	f.StringVar(&t.file, "read", "", "")
 	f.StringVar(&t.reach, "reach", "", "")
+	f.BoolVar(&t.listen, "listen", false, "")
+	f.DurationVar(&t.within, "within", reachTimeout, "")
 }
 
 // reachTimeout tells a lost packet from a slow one between neighbours: the
@@ -39,9 +45,12 @@ const reachTimeout = 2500 * time.Millisecond
 
 func (t *trial) run(ctx context.Context, out io.Writer) error {
 	t.out = out
-	if t.reach != "" {
-		t.say(spec.TrialReach, "", dial(ctx, t.reach))
+	switch {
+	case t.reach != "":
+		t.say(spec.TrialReach, "", dial(ctx, t.reach, t.within))
 		return t.verdict()
+	case t.listen:
+		return t.answer(ctx)
 	}
 	if err := alone(); err != nil {
 		return exit.Invalidf("it closes the network of wherever it runs, so it must be the first process of a container without one (--network none)",
@@ -129,9 +138,37 @@ func alone() error {
 	return nil
 }
 
+// answer says where it listens and takes every connection until it is ended.
+func (t *trial) answer(ctx context.Context) error {
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(addrs, func(a net.Addr) bool {
+		n, ok := a.(*net.IPNet)
+		return ok && n.IP.To4() != nil && !n.IP.IsLoopback()
+	})
+	if i < 0 {
+		return errors.New("there is no address to listen on")
+	}
+	l, err := net.Listen("tcp4", netip.AddrPortFrom(netip.MustParsePrefix(addrs[i].String()).Addr(), 0).String())
+	if err != nil {
+		return err
+	}
+	defer context.AfterFunc(ctx, func() { l.Close() })()
+	t.say(spec.TrialListen, l.Addr().String(), nil)
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return nil
+		}
+		conn.Close()
+	}
+}
+
 // dial connects and hangs up.
-func dial(ctx context.Context, to string) error {
-	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
+func dial(ctx context.Context, to string, within time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "tcp4", to)

@@ -7,8 +7,9 @@ import (
 
 // What a gate's trial says of a kernel, an event each, by these names.
 const (
-	TrialRead  = "read"  // the file it was to read
-	TrialReach = "reach" // the address it was to connect to
+	TrialRead   = "read"   // the file it was to read
+	TrialReach  = "reach"  // the address it was to connect to
+	TrialListen = "listen" // where it listens
 
 	TrialBackend       = "backend"
 	TrialPolicies      = "policies"

@@ -116,6 +116,12 @@ func TestDeath(t *testing.T) {
 			signal(t, worker(t, s.gate()), syscall.SIGSTOP)
 			awaitLog(t, s.gate(), "did not answer and was killed", 1)
 		}, "its worker was replaced", true, false, "is up already"},
+		"out of memory": {func(t *testing.T, s *sandbox) {
+			docker(t, "update", "--memory", "16m", "--memory-swap", "16m", s.gate())
+			run(t, "timeout", "60", "sh", "-c", fmt.Sprintf("until docker logs %s 2>&1 | grep -q 'starting another'; do for i in 1 2 3 4; do docker exec %s %s/bin/corral-gate status >/dev/null 2>&1 & done; wait; done", s.gate(), s.gate(), spec.GuestDir))
+			docker(t, "update", "--memory", "512m", "--memory-swap", "512m", s.gate())
+			run(t, "timeout", "30", "sh", "-c", fmt.Sprintf("until docker exec %s %s/bin/corral-gate status >/dev/null; do :; done", s.gate(), spec.GuestDir))
+		}, "its worker was replaced", true, false, "is up already"},
 		"PID 1 killed": {func(t *testing.T, s *sandbox) {
 			signal(t, pid(t, s.gate()), syscall.SIGKILL)
 			docker(t, "wait", s.gate())

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -53,6 +55,10 @@ func startEngine(t *testing.T) *ownEngine {
 		}
 	})
 	run(t, "ip", "-n", o.ns, "link", "set", "lo", "up")
+	if err := os.Mkdir(o.data(), 0o711); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "mount", "-t", "tmpfs", "-o", "size=2g,mode=711", "tmpfs", o.data()) // a disk that a test may fill
 	o.start()
 	return o
 }
@@ -64,7 +70,7 @@ func (o *ownEngine) start() {
 		o.t.Fatal(err)
 	}
 	defer log.Close()
-	o.daemon = exec.Command("nsenter", "--net=/run/netns/"+o.ns, "dockerd", "--data-root", o.dir+"/data", "--exec-root", o.dir+"/exec",
+	o.daemon = exec.Command("nsenter", "--net=/run/netns/"+o.ns, "dockerd", "--data-root", o.data(), "--exec-root", o.dir+"/exec",
 		"--pidfile", o.dir+"/pid", "--host", "unix://"+o.socket, "--group", "docker", "--bridge", "none", "--cgroup-parent", filepath.Base(o.dir))
 	o.daemon.Stdout, o.daemon.Stderr = log, log
 	o.daemon.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -89,6 +95,33 @@ func (o *ownEngine) stop() {
 	}
 	_ = o.daemon.Wait()
 	o.daemon = nil
+}
+
+func (o *ownEngine) data() string { return filepath.Join(o.dir, "data") }
+
+// fill leaves no byte where the engine keeps images, containers and their logs.
+func (o *ownEngine) fill() (free func()) {
+	o.t.Helper()
+	f, err := os.Create(filepath.Join(o.data(), "full"))
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	defer f.Close()
+	b := make([]byte, 1<<20)
+	for size := len(b); size > 0; {
+		switch _, err = f.Write(b[:size]); {
+		case errors.Is(err, syscall.ENOSPC):
+			size /= 2
+		case err != nil:
+			o.t.Fatal(err)
+		}
+	}
+	return func() {
+		o.t.Helper()
+		if err := os.Remove(f.Name()); err != nil {
+			o.t.Fatal(err)
+		}
+	}
 }
 
 // docker runs the docker command against it.
@@ -207,13 +240,77 @@ func TestEngineRestart(t *testing.T) {
 	if r := o.corral(s, "status"); r.code != 0 {
 		t.Errorf("status after the watch: %v", r)
 	}
+
+	// Nothing can be logged: the gate goes on, says how it is, and lets nothing out.
+	free := o.fill()
+	tries := tried(t, o, gate)
+	if r := o.corral(s, "status"); r.code != 0 {
+		t.Errorf("status with a full disk: %v", r)
+	}
+	deadline := time.Now().Add(30 * time.Second)
+	for tried(t, o, gate) <= tries {
+		if time.Now().After(deadline) {
+			t.Fatal("no refusal was counted while the disk was full")
+		}
+	}
+	free()
+	if r := o.corral(s, "verify"); r.code != 0 {
+		t.Errorf("verify after a full disk: %v", r)
+	}
 	if n := o.left() - before; n > 0 {
 		t.Errorf("%d packets left", n)
 	}
+	o.wiped(s)
 	if said := o.docker("logs", gate); !strings.Contains(said, spec.ReadyLine) {
 		t.Errorf("the gate said %s", said)
 	}
 	if r := o.corral(s, "down"); r.code != 0 {
 		t.Error(r)
+	}
+}
+
+// tried is how often a gate has refused something.
+func tried(t *testing.T, o *ownEngine, gate string) (n uint64) {
+	t.Helper()
+	var status spec.GateStatus
+	if err := json.Unmarshal([]byte(o.docker("exec", gate, spec.GuestDir+"/bin/corral-gate", "status", "--json")), &status); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range status.Denied {
+		n += d.Count
+	}
+	return n
+}
+
+// wiped is what a reload of the machine's firewall does to the engine's rules
+// (R043): install says so, with what to do, and a sandbox reaches nobody all the
+// same. Somebody without a gate does.
+func (o *ownEngine) wiped(s *sandbox) {
+	o.t.Helper()
+	in := func(args ...string) {
+		run(o.t, append([]string{"ip", "netns", "exec", o.ns, "iptables", "-w"}, args...)...)
+	}
+	in("-t", "raw", "-F", "PREROUTING") // neighbours may answer
+	if r := o.corral(s, "install", "--check"); !strings.Contains(r.out, "ok   isolation") {
+		o.t.Errorf("before: %v", r)
+	}
+	in("-P", "FORWARD", "ACCEPT")
+	in("-F", "FORWARD")
+	r := o.corral(s, "install", "--check")
+	if r.code != 0 || !strings.Contains(r.out, "note isolation: a container on the corral network reached another one") || !strings.Contains(r.out, "sudo systemctl restart docker") {
+		o.t.Errorf("after: %v", r)
+	}
+	neighbour := o.docker("run", "--detach", "--network", "corral", testenv.BaseImage, "perl", "-MSocket", "-e",
+		`socket(S,AF_INET,SOCK_STREAM,0); bind(S,sockaddr_in(8080,INADDR_ANY)); listen(S,8); print "up\n"; while(accept(C,S)){print "CALLED\n"; close C}`)
+	defer o.docker("rm", "--force", neighbour)
+	at := o.docker("inspect", "--format", "{{.NetworkSettings.Networks.corral.IPAddress}}", neighbour)
+	call := "timeout 5 bash -c 'echo > /dev/tcp/" + at + "/8080'"
+	o.docker("run", "--rm", "--network", "corral", testenv.BaseImage, "sh", "-c", "until "+call+"; do :; done") // the control
+	heard := strings.Count(o.docker("logs", neighbour), "CALLED")
+	if r := o.corral(s, "shell", "--", "sh", "-c", call); r.code == 0 || !strings.Contains(r.err, "refused") {
+		o.t.Errorf("a neighbour was called: %v", r)
+	}
+	if now := strings.Count(o.docker("logs", neighbour), "CALLED"); now != heard || heard == 0 {
+		o.t.Errorf("called %d times, %d of them by the control", now, heard)
 	}
 }
