@@ -301,7 +301,7 @@ func (o *ownEngine) wiped(s *sandbox) {
 		o.t.Errorf("after: %v", r)
 	}
 	neighbour := o.docker("run", "--detach", "--network", "corral", testenv.BaseImage, "perl", "-MSocket", "-e",
-		`socket(S,AF_INET,SOCK_STREAM,0); bind(S,sockaddr_in(8080,INADDR_ANY)); listen(S,8); print "up\n"; while(accept(C,S)){print "CALLED\n"; close C}`)
+		`$|=1; socket(S,AF_INET,SOCK_STREAM,0); bind(S,sockaddr_in(8080,INADDR_ANY)); listen(S,8); print "up\n"; while(accept(C,S)){print "CALLED\n"; close C}`)
 	defer o.docker("rm", "--force", neighbour)
 	at := o.docker("inspect", "--format", "{{.NetworkSettings.Networks.corral.IPAddress}}", neighbour)
 	call := "timeout 5 bash -c 'echo > /dev/tcp/" + at + "/8080'"
