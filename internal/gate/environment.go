@@ -38,6 +38,7 @@ type setting struct {
 const (
 	allowSetting     = settingPrefix + "ALLOW"
 	egressSetting    = settingPrefix + "EGRESS"
+	linksSetting     = settingPrefix + "LINKS"
 	hostPortsSetting = settingPrefix + "HOST_PORTS"
 	resolversSetting = settingPrefix + "RESOLVERS"
 	livenessSetting  = settingPrefix + "LIVENESS"
@@ -58,7 +59,7 @@ var settings = []setting{
 			"blocked": func(g *spec.Gate) { g.SinkNames = false },
 			"sink":    func(g *spec.Gate) { g.SinkNames = true },
 		})},
-	{settingPrefix + "LINKS", "services of other gates that may be called, each under a name of its own", "`db=172.28.0.3:5432,cache=172.28.0.4:6379`", "none",
+	{linksSetting, "services of other gates that may be called, each under a name of its own, at a private or shared address", "`db=172.28.0.3:5432,cache=172.28.0.4:6379`", "none",
 		each(readLink)},
 	{settingPrefix + "CLIENTS", "who may call which port here", "`172.28.0.2:5432`", "none",
 		each(readClient)},
@@ -66,7 +67,7 @@ var settings = []setting{
 		each(readHostPort)},
 	{resolversSetting, "name servers to ask, IPv4", "`192.0.2.53,192.0.2.54`", "those of the container's /etc/resolv.conf; Docker's own (127.0.0.11) is none",
 		each(readResolver)},
-	{spec.ProbesEnv, "addresses that proofs dial, to see them refused", "`unlisted=198.51.100.1,resolver=203.0.113.53,metadata=169.254.169.254,ipv6=2001:db8::1`", "those in the example, addresses that are nobody's",
+	{spec.ProbesEnv, "addresses that proofs dial, to see them refused", "`unlisted=198.51.100.1,resolver=203.0.113.53,metadata=169.254.169.254,ipv6=2001:db8::1`", "those in the example: of documentation, which are nobody's, and the one at which clouds serve metadata",
 		func(g *spec.Gate, value string) []error {
 			p, err := spec.ParseProbes(value)
 			if err != nil {
@@ -95,7 +96,7 @@ var settings = []setting{
 				g.Names[i].Liveness = false
 			}
 		}})},
-	{settingPrefix + "NEVER", "addresses that no name may have, beside this container's own", "`10.0.0.0/8,192.0.2.7`", "none",
+	{settingPrefix + "NEVER", "addresses that no name may have, beside this container's own. With `public` list the machine's public addresses here, and its container networks in public space: a gate cannot know them, and would let them pass", "`10.0.0.0/8,192.0.2.7`", "none",
 		each(readNever)},
 }
 
@@ -191,12 +192,15 @@ func readPort(s string) (uint16, error) {
 	return uint16(n), nil
 }
 
-// readEnd reads an IPv4 address and a port.
-func readEnd(s string) (netip.Addr, uint16, error) {
+// readEnd reads an IPv4 address, which check may refuse, and a port.
+func readEnd(s string, check func(netip.Addr) error) (netip.Addr, uint16, error) {
 	a, port, _ := strings.Cut(s, ":")
 	addr, err := netip.ParseAddr(a)
-	if err != nil || !addr.Is4() || addr.IsUnspecified() || addr.IsLoopback() || addr.IsMulticast() {
+	if err != nil || !addr.Is4() {
 		return netip.Addr{}, 0, fmt.Errorf("%q is not the IPv4 address of another container", a)
+	}
+	if err := check(addr); err != nil {
+		return netip.Addr{}, 0, err
 	}
 	p, err := readPort(port)
 	return addr, p, err
@@ -207,20 +211,23 @@ func readLink(g *spec.Gate, item string) error {
 	if !found {
 		return fmt.Errorf("%q has no name", item)
 	}
-	addr, port, err := readEnd(end)
+	addr, port, err := readEnd(end, func(a netip.Addr) error { return checkLinked(a, netip.Addr{}) })
 	if err != nil {
 		return fmt.Errorf("%q: %w", item, err)
 	}
+	if whose := shutPorts[port]; whose != "" {
+		return fmt.Errorf("%q: %d is the port of %s, which leads out of any fence", item, port, whose)
+	}
 	l := spec.Link{Name: name, Addr: addr, Port: port}
 	if err := l.Check(); err != nil {
-		return fmt.Errorf("%q: a name is of lower-case letters, digits, hyphens and dots", item)
+		return fmt.Errorf("%q: a name is of lower-case letters, digits and hyphens, with dots between them, and neither localhost nor a number", item)
 	}
 	g.Links = append(g.Links, l)
 	return nil
 }
 
 func readClient(g *spec.Gate, item string) error {
-	addr, port, err := readEnd(item)
+	addr, port, err := readEnd(item, checkCaller)
 	if err != nil {
 		return fmt.Errorf("%q: %w", item, err)
 	}
@@ -228,18 +235,18 @@ func readClient(g *spec.Gate, item string) error {
 	return nil
 }
 
-// notHostPorts are ports of the machine that nothing can open: whoever reaches a
-// name server reaches every other one through it, and whoever reaches a
+// shutPorts are ports that no variable opens, on the machine or by a link: whoever
+// reaches a name server reaches every other one through it, and whoever reaches a
 // container engine is root on the machine.
-var notHostPorts = map[uint16]string{dnsPort: "name servers", 2375: "container engines", 2376: "container engines"}
+var shutPorts = map[uint16]string{dnsPort: "name servers", 2375: "container engines", 2376: "container engines"}
 
 func readHostPort(g *spec.Gate, item string) error {
 	p, err := readPort(item)
 	switch {
 	case err != nil:
 		return err
-	case notHostPorts[p] != "":
-		return fmt.Errorf("%d is the port of %s, which leads out of any fence", p, notHostPorts[p])
+	case shutPorts[p] != "":
+		return fmt.Errorf("%d is the port of %s, which leads out of any fence", p, shutPorts[p])
 	case slices.Contains(g.HostPorts, p):
 		return fmt.Errorf("port %d is listed twice", p)
 	}
@@ -339,6 +346,11 @@ func gateOf(values map[string]string, here container) (spec.Gate, error) {
 	if len(failures) > 0 {
 		return spec.Gate{}, errors.Join(failures...)
 	}
+	for _, l := range g.Links {
+		if err := checkLinked(l.Addr, here.gateway); err != nil {
+			failures = append(failures, fmt.Errorf("%s: link %q: %w", linksSetting, l.Name, err))
+		}
+	}
 	if len(g.HostPorts) > 0 {
 		if g.Gateway = here.gateway; !g.Gateway.Is4() {
 			failures = append(failures, fmt.Errorf("%s: this container has no default gateway at which the machine could be; give it a network that is not internal", hostPortsSetting))
@@ -362,7 +374,7 @@ func gateOf(values map[string]string, here container) (spec.Gate, error) {
 		return spec.Gate{}, errors.Join(failures...)
 	}
 	// The same judge as a document's.
-	return spec.ParseGate(strings.NewReader(string(spec.Encode(g))))
+	return parseSpec(strings.NewReader(string(spec.Encode(g))))
 }
 
 func plainForm(s string) string { return strings.ReplaceAll(s, "`", "") }
@@ -384,7 +396,9 @@ var environment = sync.OnceValues(func() (spec.Gate, error) {
 	if err != nil {
 		return spec.Gate{}, err
 	}
-	here.gateway = defaultGateway(string(routes))
+	if here.gateway, err = defaultGateway(string(routes)); err != nil {
+		return spec.Gate{}, err
+	}
 	g, err := gateOf(values, here)
 	if err != nil {
 		return spec.Gate{}, exit.Invalidf(settingsHint, "%w", err)
@@ -410,19 +424,26 @@ func nameservers(text string) []netip.Addr {
 }
 
 // defaultGateway is that of the best default route in /proc/net/route, which
-// prints addresses as numbers in the machine's byte order.
-func defaultGateway(routes string) netip.Addr {
+// prints addresses as numbers in the machine's byte order. There may be none; a
+// file that does not begin and end as the kernel's does cannot tell.
+func defaultGateway(routes string) (netip.Addr, error) {
 	var gateway netip.Addr
 	best := uint64(0)
+	if !strings.HasPrefix(routes, "Iface\t") || !strings.HasSuffix(routes, "\n") {
+		return netip.Addr{}, errors.New("/proc/net/route is not whole")
+	}
 	for line := range strings.Lines(routes) {
 		f := strings.Fields(line) // Iface Destination Gateway Flags RefCnt Use Metric Mask
-		if len(f) < 8 || f[1] != "00000000" || f[7] != "00000000" {
+		if len(f) < 8 {
+			return netip.Addr{}, fmt.Errorf("/proc/net/route: %q", strings.TrimSpace(line))
+		}
+		if f[1] != "00000000" || f[7] != "00000000" {
 			continue
 		}
 		raw, err := hex.DecodeString(f[2])
 		metric, metricErr := strconv.ParseUint(f[6], 10, 64)
 		if err != nil || metricErr != nil || len(raw) != 4 {
-			continue
+			return netip.Addr{}, fmt.Errorf("/proc/net/route: %q", strings.TrimSpace(line))
 		}
 		var a [4]byte
 		binary.NativeEndian.PutUint32(a[:], binary.BigEndian.Uint32(raw))
@@ -430,7 +451,7 @@ func defaultGateway(routes string) netip.Addr {
 			gateway, best = at, metric
 		}
 	}
-	return gateway
+	return gateway, nil
 }
 
 // printSettings lists all variables, for a person.

@@ -66,9 +66,14 @@ func TestGateOf(t *testing.T) {
 			g.Class = spec.ClassNone
 			g.Links = []spec.Link{{Name: "db", Addr: addr("172.28.0.3"), Port: 5432}, {Name: "cache", Addr: addr("172.28.0.4"), Port: 6379}}
 		})},
-		{"clients", vars("EGRESS=none", "CLIENTS=172.28.0.2:5432"), base(func(g *spec.Gate) {
+		{"the ends of what a link may lead to", vars("EGRESS=none", "LINKS=a=10.0.0.0:52,b=172.31.255.255:54,c.d-e=192.168.0.2:2374,x1=100.127.255.255:2377"), base(func(g *spec.Gate) {
 			g.Class = spec.ClassNone
-			g.Clients = []spec.Client{{Addr: addr("172.28.0.2"), Port: 5432}}
+			g.Links = []spec.Link{{Name: "a", Addr: addr("10.0.0.0"), Port: 52}, {Name: "b", Addr: addr("172.31.255.255"), Port: 54},
+				{Name: "c.d-e", Addr: addr("192.168.0.2"), Port: 2374}, {Name: "x1", Addr: addr("100.127.255.255"), Port: 2377}}
+		})},
+		{"clients, one through a port that the engine publishes, and one of the machine's", vars("EGRESS=none", "CLIENTS=172.28.0.2:5432,8.8.8.8:5432,172.28.0.1:5432"), base(func(g *spec.Gate) {
+			g.Class = spec.ClassNone
+			g.Clients = []spec.Client{{Addr: addr("172.28.0.2"), Port: 5432}, {Addr: addr("8.8.8.8"), Port: 5432}, {Addr: addr("172.28.0.1"), Port: 5432}}
 		})},
 		{"host ports", vars("EGRESS=none", "HOST_PORTS=8081,8082"), base(func(g *spec.Gate) {
 			g.Class, g.Gateway, g.HostPorts = spec.ClassNone, here.gateway, []uint16{8081, 8082}
@@ -128,15 +133,30 @@ func TestGateOfMistakes(t *testing.T) {
 		{vars("LINKS=db=172.28.0.3"), []string{`"" is not a port`}},
 		{vars("LINKS=db=:5432"), []string{"is not the IPv4 address"}},
 		{vars("LINKS=db=db.example.com:5432"), []string{"is not the IPv4 address"}},
-		{vars("LINKS=db=127.0.0.1:5432"), []string{"another container"}},
-		{vars("LINKS=db=0.0.0.0:5432"), []string{"another container"}},
-		{vars("LINKS=db=224.0.0.1:5432"), []string{"another container"}},
+		{vars("LINKS=db=127.0.0.1:5432"), []string{"127.0.0.1 is refused: loopback"}},
+		{vars("LINKS=db=0.0.0.0:5432"), []string{"0.0.0.0 is refused: unspecified"}},
+		{vars("LINKS=db=224.0.0.1:5432"), []string{"224.0.0.1 is refused: multicast"}},
+		{vars("LINKS=db=255.255.255.255:5432"), []string{"255.255.255.255 is refused: reserved"}},
+		{vars("LINKS=db=169.254.169.254:80"), []string{"169.254.169.254 is refused: metadata"}},
+		{vars("LINKS=db=100.100.100.200:80"), []string{"100.100.100.200 is refused: metadata"}},
+		{vars("LINKS=db=169.254.1.1:80"), []string{"169.254.1.1 is refused: link-local"}},
+		{vars("LINKS=db=8.8.8.8:443"), []string{"8.8.8.8 is refused: public: globally routable; a link leads to a container, at a private or shared address"}},
+		{vars("LINKS=db=172.32.0.0:5432"), []string{"172.32.0.0 is refused: public"}},
+		{vars("LINKS=db=172.28.0.1:8081"), []string{`CORRAL_LINKS: link "db": 172.28.0.1 is refused: it is this machine, whose ports are host ports`}},
+		{vars("LINKS=db=172.28.0.3:53"), []string{`"db=172.28.0.3:53": 53 is the port of name servers`}},
+		{vars("LINKS=db=172.28.0.3:2375"), []string{"2375 is the port of container engines"}},
+		{vars("LINKS=db=172.28.0.3:2376"), []string{"2376 is the port of container engines"}},
 		{vars("LINKS=Db=172.28.0.3:5432"), []string{"lower-case letters"}},
 		{vars("LINKS==172.28.0.3:5432"), []string{"lower-case letters"}},
+		{vars("LINKS=localhost=172.28.0.3:5432"), []string{"neither localhost nor a number"}},
+		{vars("LINKS=10.0.0.1=172.28.0.3:5432"), []string{"neither localhost nor a number"}},
 		{vars("LINKS=db=172.28.0.3:5432,db=172.28.0.4:5432"), []string{"means something else already"}},
 		{vars("LINKS=corral-host=172.28.0.3:5432"), []string{"means something else already"}},
 		{vars("CLIENTS=172.28.0.0/16:5432"), []string{"another container"}},
 		{vars("CLIENTS=172.28.0.2"), []string{`"" is not a port`}},
+		{vars("CLIENTS=127.0.0.1:5432"), []string{"127.0.0.1 is refused: loopback"}},
+		{vars("CLIENTS=169.254.169.254:5432"), []string{"169.254.169.254 is refused: metadata"}},
+		{vars("CLIENTS=255.255.255.255:5432"), []string{"255.255.255.255 is refused: reserved"}},
 		{vars("HOST_PORTS=2375"), []string{"container engines"}},
 		{vars("HOST_PORTS=53"), []string{"name servers"}},
 		{vars("HOST_PORTS=8081+8082"), []string{"is not a port"}},
@@ -208,6 +228,7 @@ func TestNameservers(t *testing.T) {
 func TestDefaultGateway(t *testing.T) {
 	const head = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"
 	const local = "eth0\t00001CAC\t00000000\t0001\t0\t0\t0\t0000FFFF\t0\t0\t0\n"
+	const empty = "/proc/net/route is not whole"
 	route := func(gateway, metric string) string {
 		return "eth0\t00000000\t" + gateway + "\t0003\t0\t0\t" + metric + "\t00000000\t0\t0\t0\n"
 	}
@@ -216,10 +237,19 @@ func TestDefaultGateway(t *testing.T) {
 		{"the better of two", head + route("02001CAC", "100") + route("01001CAC", "0"), "172.28.0.1"},
 		{"no default", head + local, "invalid IP"},
 		{"without a gateway", head + route("00000000", "0"), "invalid IP"},
-		{"nothing", "", "invalid IP"},
-		{"nonsense", head + route("xyz", "0"), "invalid IP"},
+		{"no routes", head, "invalid IP"},
+		{"nothing", "", empty},
+		{"no head", route("01001CAC", "0"), empty},
+		{"cut in a line", strings.TrimSuffix(head+route("01001CAC", "0"), "\t0\n"), empty},
+		{"a short line", head + "eth0\t00000000\n", `/proc/net/route: "eth0\t00000000"`},
+		{"nonsense", head + route("xyz", "0"), `/proc/net/route: "eth0\t00000000\txyz\t`},
 	} {
-		if got := defaultGateway(tt.routes).String(); got != tt.want {
+		a, err := defaultGateway(tt.routes)
+		got := a.String()
+		if err != nil {
+			got = err.Error()
+		}
+		if !strings.HasPrefix(got, tt.want) || err != nil && a.IsValid() {
 			t.Errorf("%s: %s, want %s", tt.what, got, tt.want)
 		}
 	}

@@ -222,7 +222,7 @@ func loadSpec(path string) (spec.Gate, error) {
 	if !info.Mode().IsRegular() || owner != 0 || info.Mode().Perm()&0o022 != 0 {
 		return spec.Gate{}, fmt.Errorf("it must be a file of root's that nobody else can write (it is %v, uid %d)", info.Mode(), owner)
 	}
-	return spec.ParseGate(io.LimitReader(f, maxSpec))
+	return parseSpec(io.LimitReader(f, maxSpec))
 }
 
 func (g *gate) startWorker(ctx context.Context) error {

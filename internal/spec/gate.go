@@ -80,7 +80,7 @@ type Gate struct {
 // Link is one TCP port of another gate's service, under a name that exists
 // inside only.
 type Link struct {
-	Name string     `json:"name"` // as in Name.Domain, a single label as a rule
+	Name string     `json:"name"` // as in Name.Domain, a single label as a rule; never localhost or a number
 	Addr netip.Addr `json:"addr"`
 	Port uint16     `json:"port"`
 }
@@ -230,9 +230,30 @@ func (g Gate) checkLinks() error {
 	return nil
 }
 
-// isName accepts what a name of a link may be: letters, digits, hyphens, dots.
+// isName accepts what a name of a link may be: labels of letters, digits and
+// hyphens with dots between them, none of the names of loopback, and none that
+// somebody reads as an address, which is how a last label that is a number is read.
 func isName(s string) bool {
-	return s != "" && len(s) <= 63 && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-.") == "" && strings.Trim(s, "-.") == s
+	const most = 63 // characters, of the name as of any label: it is a part of a rule's ID
+	if len(s) > most || strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-.") != "" {
+		return false
+	}
+	labels := strings.Split(s, ".")
+	for _, l := range labels {
+		if l == "" || strings.Trim(l, "-") != l {
+			return false
+		}
+	}
+	last := labels[len(labels)-1]
+	return last != "localhost" && !isNumber(last)
+}
+
+// isNumber reports whether a label is a number, decimal, octal or hexadecimal.
+func isNumber(label string) bool {
+	if digits, isHex := strings.CutPrefix(label, "0x"); isHex {
+		return strings.Trim(digits, "0123456789abcdef") == ""
+	}
+	return strings.Trim(label, "0123456789") == ""
 }
 
 // GateState is where a gate is in its life. The zero value is closed.

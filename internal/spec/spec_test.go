@@ -53,6 +53,21 @@ func TestGateRefusals(t *testing.T) {
 	}
 }
 
+// A link's name is one that nobody reads as anything else.
+func TestLinkNames(t *testing.T) {
+	long := strings.Repeat("a", 63)
+	for name, want := range map[string]bool{
+		"db": true, "a": true, "a-b.c": true, "1a": true, "10.0.0.1a": true, "0xg": true, "2.db": true, "localhosts": true, "localhost.db": true, long: true,
+		"": false, ".": false, "a.": false, ".a": false, "a..b": false, "-a": false, "a-": false, "a.-b": false, "a-.b": false, "Db": false, "a_b": false,
+		"localhost": false, "db.localhost": false, "1": false, "10.0.0.1": false, "db.1": false, "0x7f": false, "0x": false, "db.0x1": false, long + "a": false,
+	} {
+		l := Link{Name: name, Addr: netip.MustParseAddr("172.28.0.3"), Port: 1}
+		if err := l.Check(); (err == nil) != want {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
+
 func TestDecodeIsStrict(t *testing.T) {
 	good := string(Encode(valid()))
 	for name, in := range map[string]string{
