@@ -432,12 +432,12 @@ func TestEnvironmentIsRefused(t *testing.T) {
 		env  []string
 		want []string
 	}{
-		"nothing is said":   {nil, nil, []string{"there is no /etc/corral/gate.json, and no variable"}},
-		"several mistakes":  {nil, []string{"CORRAL_ALLOW=1.2.3.4,a.test:0", "CORRAL_EGRES=public"}, []string{"CORRAL_ALLOW: \"1.2.3.4\"", "CORRAL_ALLOW: \"a.test:0\"", "CORRAL_EGRES: there is no such setting; did you mean CORRAL_EGRESS?"}},
-		"Docker's resolver": {nil, []string{"CORRAL_ALLOW=a.allowed.test"}, []string{"CORRAL_RESOLVERS: it must name a name server here"}},
+		"nothing is said":       {nil, nil, []string{"there is no /etc/corral/gate.json, and no variable"}},
+		"several mistakes":      {nil, []string{"CORRAL_ALLOW=1.2.3.4,a.test:0", "CORRAL_EGRES=public"}, []string{"CORRAL_ALLOW: \"1.2.3.4\"", "CORRAL_ALLOW: \"a.test:0\"", "CORRAL_EGRES: there is no such setting; did you mean CORRAL_EGRESS?"}},
+		"Docker's resolver":     {nil, []string{"CORRAL_ALLOW=a.allowed.test"}, []string{"CORRAL_RESOLVERS: it must name a name server here"}},
 		"a link to credentials": {spec.Encode(linked), nil, []string{"/etc/corral/gate.json: gate spec: link \"db\": 169.254.169.254 is refused: metadata"}},
 		"a link to the machine": {nil, []string{"CORRAL_EGRESS=none", "CORRAL_LINKS=db=" + worldAddr + ":8001"}, []string{"CORRAL_LINKS: link \"db\": " + worldAddr + " is refused: "}},
-		"a document too":    {good, []string{"CORRAL_EGRESS=none"}, []string{"there is /etc/corral/gate.json, and the environment sets CORRAL_EGRESS"}},
+		"a document too":        {good, []string{"CORRAL_EGRESS=none"}, []string{"there is /etc/corral/gate.json, and the environment sets CORRAL_EGRESS"}},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()

@@ -136,11 +136,11 @@ func TestAlone(t *testing.T) {
 		doc  spec.Gate
 		want []string
 	}{
-		"pinned": {document(allowed("api.allowed.test")), []string{"ok   names-only-pinned", "ok   allowed:api.allowed.test", "ok   gateway-closed"}},
-		"links":  {linked, []string{"ok   names-only-pinned", "ok   allowed:db"}},
-		"sink":   {sunk, []string{"ok   names-sink", "ok   allowed:api.allowed.test"}},
-		"public": {public(), []string{"ok   public-only"}},
-		"host":   {hosted, []string{"skip gateway-closed: the gate lets host services through", "ok   allowed:corral-host"}},
+		"pinned": {document(allowed("api.allowed.test")), []string{"ok   names-only-pinned", "ok   resolves:api.allowed.test", "ok   gateway-closed"}},
+		"links":  {linked, []string{"ok   names-only-pinned", "ok   resolves:db"}},
+		"sink":   {sunk, []string{"ok   names-sink", "ok   resolves:api.allowed.test"}},
+		"public": {public(), []string{"ok   public-only: refused on ports 80 and 443: 169.254.169.254 10.255.255.254 172.31.255.254 192.168.255.254 100.127.255.254 192.0.2.254\n"}},
+		"host":   {hosted, []string{"skip gateway-closed: the gate lets host services through", "ok   resolves:corral-host"}},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -157,11 +157,13 @@ func TestAlone(t *testing.T) {
 					t.Errorf("no %q in\n%s", w, out)
 				}
 			}
-			if out, status := p.serviceRun(s, "", probesVar, verifyBinary, "handover", "--", "sh", "-c", `echo "pid $$ uid $(id -u)"; exit 7`); status != 7 || out != "pid 1 uid 1000\n" {
+			if out, status := p.serviceRun(s, "", probesVar, verifyBinary, "handover", "--alone", "--", "sh", "-c", `echo "pid $$ uid $(id -u)"; exit 7`); status != 7 || out != "pid 1 uid 1000\n" {
 				t.Errorf("status %d:\n%s", status, out)
 			}
-			if n := len(p.sent(canaryAddr)) + len(p.sent("203.0.113.53")) + len(p.sent(spec.SinkAddress.String())); n != 0 {
-				t.Errorf("%d packets to where nothing may go", n)
+			for _, to := range []string{canaryAddr, "203.0.113.53", spec.SinkAddress.String(), "10.255.255.254", "172.31.255.254", "192.168.255.254", "100.127.255.254", "192.0.2.254"} {
+				if n := len(p.sent(to)); n != 0 {
+					t.Errorf("%d packets to %s, where nothing may go", n, to)
+				}
 			}
 			if out, status := p.serviceRun(s, "", probesVar, verifyBinary, "alone", "--json"); status != 0 || !strings.HasPrefix(out, `{"version":1,"time":`) || !strings.Contains(out, `"failed":0,"ok":true`) {
 				t.Errorf("status %d:\n%s", status, out)
@@ -197,7 +199,7 @@ func TestNotFenced(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			out, status := tt.pair.serviceRun(tt.gate, tt.rights, tt.env, verifyBinary, "handover", "--", "echo", "it ran")
+			out, status := tt.pair.serviceRun(tt.gate, tt.rights, tt.env, verifyBinary, "handover", "--alone", "--", "echo", "it ran")
 			if status != tt.status || !strings.Contains(out, tt.want) || strings.Contains(out, "it ran") {
 				t.Errorf("handover: status %d:\n%s", status, out)
 			}
@@ -225,7 +227,7 @@ func TestAloneSeesAHole(t *testing.T) {
 	if status != 1 || !strings.Contains(out, "FAIL unlisted-host-blocked: tcp "+canaryAddr+":443 ") {
 		t.Errorf("status %d:\n%s", status, out)
 	}
-	if out, status := p.serviceRun(nil, "", probesVar, verifyBinary, "handover", "--", "echo", "it ran"); status != 1 || strings.Contains(out, "it ran") {
+	if out, status := p.serviceRun(nil, "", probesVar, verifyBinary, "handover", "--alone", "--", "echo", "it ran"); status != 1 || strings.Contains(out, "it ran") {
 		t.Errorf("status %d:\n%s", status, out)
 	}
 }
@@ -240,7 +242,7 @@ func TestAloneWithoutAWayOut(t *testing.T) {
 	if status != 0 || !strings.Contains(out, "ok   gateway-closed\n") || !strings.Contains(out, "ok   unlisted-host-blocked\n") {
 		t.Errorf("status %d:\n%s", status, out)
 	}
-	if out, status := p.serviceRun(s, "", nil, verifyBinary, "handover", "--", "sh", "-c", "exit 7"); status != 7 {
+	if out, status := p.serviceRun(s, "", nil, verifyBinary, "handover", "--alone", "--", "sh", "-c", "exit 7"); status != 7 {
 		t.Errorf("status %d:\n%s", status, out)
 	}
 }

@@ -184,8 +184,10 @@ func mustProbe(c spec.Check) []netip.Addr {
 		return []netip.Addr{probes.Unlisted, probes.Resolver}
 	case "udp-closed":
 		return []netip.Addr{probes.Unlisted}
-	case "metadata-blocked", "public-only":
+	case "metadata-blocked":
 		return []netip.Addr{probes.Metadata}
+	case "public-only":
+		return append([]netip.Addr{probes.Metadata}, c.Addrs...)
 	case "dns-closed":
 		return []netip.Addr{c.Addr, probes.Resolver, probes.Metadata, dockerResolver}
 	case "names-sink", "gateway-closed", "host-port-undeclared-blocked", "peer-unreachable":

@@ -69,6 +69,7 @@ func TestJoinWantsTheProbes(t *testing.T) {
 	gateway := netip.MustParseAddr("172.30.0.1")
 	for _, c := range []spec.Check{
 		{Name: "unlisted-host-blocked", Probes: &probes}, {Name: "udp-closed", Probes: &probes}, {Name: "metadata-blocked", Probes: &probes},
+		{Name: "public-only", Addrs: []netip.Addr{gateway}, Probes: &spec.Probes{Metadata: netip.MustParseAddr("10.9.9.9")}},
 		{Name: "dns-closed", Probes: &probes, Addr: gateway}, {Name: "gateway-closed", Addr: gateway},
 		{Name: "port-not-listed-blocked:a.test", Host: "a.test", Port: 8445},
 		{Name: "host-port-undeclared-blocked", Addr: gateway}, {Name: "peer-unreachable:a", Addr: gateway},

@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -9,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -38,7 +40,8 @@ var unfenced = []string{"NET_RAW", "NET_ADMIN", "SETUID", "SETGID", "SYS_ADMIN",
 const joinHint = "in compose.yaml: `network_mode: service:GATE`, and `depends_on: {GATE: {condition: service_healthy}}`; a service is started anew when its gate was"
 
 // alone are the checks that need no policy, of a service whose gate does with
-// names as said: "" if no gate answers.
+// names as said: "" if no gate answers. What cannot be planned, for want of what
+// the kernel or the gate wrote, is a check that cannot tell.
 func (e *env) alone(probes spec.Probes, names string) []spec.Check {
 	if names == spec.NamesPublic {
 		// Such a gate grants the web's ports of what is public: what it refuses is not.
@@ -65,7 +68,14 @@ func (e *env) alone(probes spec.Probes, names string) []spec.Check {
 		checks = append(checks, spec.Check{Name: "root-owned:" + path, Path: path})
 	}
 	checks = append(checks, spec.Check{Name: "gate-control-unreachable"})
-	gateways := e.gateways()
+	hosts, err := e.written()
+	if err != nil {
+		checks = append(checks, spec.Check{Name: "resolves"}) // it tells why it cannot tell
+	}
+	gateways, err := e.gateways()
+	if err != nil {
+		checks = append(checks, spec.Check{Name: "gateway-closed"}) // it tells why it cannot tell
+	}
 	resolver := probes.Unlisted // as good as any, where there is no gateway
 	if len(gateways) > 0 {
 		resolver = gateways[0]
@@ -77,7 +87,7 @@ func (e *env) alone(probes spec.Probes, names string) []spec.Check {
 	case spec.NamesSink:
 		checks = append(checks, spec.Check{Name: "names-sink", Addr: spec.SinkAddress})
 	case spec.NamesPublic:
-		checks = append(checks, spec.Check{Name: "public-only", Probes: &probes})
+		checks = append(checks, spec.Check{Name: "public-only", Probes: &probes, Addrs: inward(hosts)})
 	default:
 		checks = append(checks, spec.Check{Name: "names-only-pinned"})
 	}
@@ -86,7 +96,6 @@ func (e *env) alone(probes spec.Probes, names string) []spec.Check {
 		spec.Check{Name: "icmp-closed", Probes: &probes},
 		spec.Check{Name: "metadata-blocked", Probes: &probes},
 		spec.Check{Name: "ipv6-blocked", Probes: &probes})
-	hosts := e.written()
 	for i, a := range gateways {
 		c := spec.Check{Name: "gateway-closed", Addr: a, Ports: []uint16{22, 80, 443, 2375, 2376}}
 		if i > 0 {
@@ -98,7 +107,7 @@ func (e *env) alone(probes spec.Probes, names string) []spec.Check {
 		checks = append(checks, c)
 	}
 	for _, name := range sortedNames(hosts) {
-		checks = append(checks, spec.Check{Name: "allowed:" + name, Host: name, Addrs: hosts[name]})
+		checks = append(checks, spec.Check{Name: "resolves:" + name, Host: name, Addrs: hosts[name]})
 	}
 	return checks
 }
@@ -107,7 +116,7 @@ func (e *env) alone(probes spec.Probes, names string) []spec.Check {
 func sends(c spec.Check) bool {
 	switch c.Kind() {
 	case "unlisted-host-blocked", "dns-closed", "names-sink", "public-only", "names-only-pinned", "udp-closed", "icmp-closed",
-		"metadata-blocked", "ipv6-blocked", "gateway-closed", "allowed":
+		"metadata-blocked", "ipv6-blocked", "gateway-closed", "resolves":
 		return true
 	}
 	return false
@@ -221,7 +230,8 @@ func (e *env) mark(ctx context.Context) (uint64, error) {
 }
 
 // verdicts are what the gate says became of a probe since the mark. One that the
-// kernel had no route for never met a rule; that is told as a verdict too.
+// kernel itself turned away, for want of a way there, never met a rule; that is
+// told as a verdict too.
 func (e *env) verdicts(ctx context.Context, p spec.Probe, mark uint64) []spec.Verdict {
 	texts, err := e.chaos(ctx, spec.VerdictName(p))
 	if err != nil {
@@ -233,7 +243,7 @@ func (e *env) verdicts(ctx context.Context, p spec.Probe, mark uint64) []spec.Ve
 			all = append(all, v)
 		}
 	}
-	if len(all) == 0 && !e.routed(p.Addr) {
+	if len(all) == 0 && e.ports.hadNoWay(p) && !e.routed(p.Addr) {
 		all = append(all, spec.Verdict{Proto: p.Proto, Source: p.Source, Addr: p.Addr, Port: p.Port, Outcome: spec.OutcomeRejected, Rule: "no route"})
 	}
 	return all
@@ -298,9 +308,26 @@ func namesSink(ctx context.Context, c spec.Check, e *env) finding {
 	return e.closed(ctx, targets(tcp, []netip.Addr{c.Addr}, 80, 443), nil)
 }
 
+// inward is one address of each kind of network that lies behind a machine, and
+// one that is nobody's: the last that a host can have, and that no name here and
+// no interface has, since those may answer.
+func inward(hosts map[string][]netip.Addr) []netip.Addr {
+	taken := append(slices.Concat(slices.Collect(maps.Values(hosts))...), ownAddrs()...)
+	var all []netip.Addr
+	for _, last := range [][4]byte{{10, 255, 255, 254}, {172, 31, 255, 254}, {192, 168, 255, 254}, {100, 127, 255, 254}, {192, 0, 2, 254}} {
+		a := netip.AddrFrom4(last)
+		for slices.Contains(taken, a) {
+			a = a.Prev()
+		}
+		all = append(all, a)
+	}
+	return all
+}
+
 // publicOnly: behind a gate that looks names up, one that no public host has is
-// blocked, and Probes.Metadata, which is no public address, is refused where the
-// web would be.
+// blocked, and Probes.Metadata and Addrs, which are no public addresses, are
+// refused where the web would be: Addrs, which may be somebody's, only once
+// Probes.Metadata was. The detail says what was tried.
 func publicOnly(ctx context.Context, c spec.Check, e *env) finding {
 	if c.Probes == nil {
 		return untold("no probes")
@@ -308,11 +335,38 @@ func publicOnly(ctx context.Context, c spec.Check, e *env) finding {
 	if f := namesOnlyPinned(ctx, spec.Check{}, e); f.result != spec.OK {
 		return f
 	}
-	return e.closed(ctx, targets(tcp, []netip.Addr{c.Probes.Metadata}, 80, 443), nil)
+	if len(c.Addrs) == 0 || slices.ContainsFunc(c.Addrs, func(a netip.Addr) bool { return netguard.Classify(a) == netguard.Public }) {
+		return untold("no addresses that are not public")
+	}
+	f := e.closed(ctx, targets(tcp, []netip.Addr{c.Probes.Metadata}, webPorts...), nil)
+	if f.result != spec.OK {
+		return f
+	}
+	metadata := f.probes
+	f = e.closed(ctx, targets(tcp, c.Addrs, webPorts...), nil)
+	if f.result != spec.OK {
+		return f
+	}
+	f.probes = append(metadata, f.probes...)
+	tried := c.Probes.Metadata.String()
+	for _, a := range c.Addrs {
+		tried += " " + a.String()
+	}
+	f.detail = "refused on ports 80 and 443: " + tried
+	return f
 }
+
+// webPorts are what such a gate grants of public addresses.
+var webPorts = []uint16{80, 443}
 
 // resolves: Host is Addrs, says the gate and by the ordinary way.
 func resolves(ctx context.Context, c spec.Check, e *env) finding {
+	if c.Host == "" || len(c.Addrs) == 0 {
+		if _, err := e.written(); err != nil {
+			return untold("%v", err)
+		}
+		return untold("no name and addresses")
+	}
 	a, err := e.ask(ctx, c.Host, dnsmessage.TypeA, dnsmessage.ClassINET)
 	if err != nil {
 		return untold("the gate does not answer: %v", cause(err))
@@ -334,13 +388,17 @@ func resolves(ctx context.Context, c spec.Check, e *env) finding {
 }
 
 // written are the names of /etc/hosts that a gate wrote: all but loopback's and
-// the container's own.
-func (e *env) written() map[string][]netip.Addr {
+// the container's own. A file without loopback's, or whose end is missing, is not
+// the whole of what a gate writes.
+func (e *env) written() (map[string][]netip.Addr, error) {
 	b, err := os.ReadFile(e.path("/etc/hosts"))
 	if err != nil {
-		return nil // names-only-pinned cannot tell either
+		return nil, err
 	}
 	hosts := parseHosts(b)
+	if !slices.ContainsFunc(hosts["localhost"], netip.Addr.IsLoopback) || !bytes.HasSuffix(b, []byte("\n")) {
+		return nil, errors.New("/etc/hosts is not whole: it has no localhost, or no end")
+	}
 	own := ownAddrs()
 	hostname, _ := os.Hostname()
 	for name, addrs := range hosts {
@@ -348,7 +406,7 @@ func (e *env) written() map[string][]netip.Addr {
 			delete(hosts, name)
 		}
 	}
-	return hosts
+	return hosts, nil
 }
 
 func sortedNames(hosts map[string][]netip.Addr) []string {
@@ -379,17 +437,17 @@ type route struct {
 }
 
 // parseRoutes reads /proc/net/route, which prints addresses as numbers in the
-// machine's byte order. Routes that are down or refuse are left out.
+// machine's byte order. Routes that are down or refuse are left out; a file that
+// does not begin and end as the kernel's does is an error.
 func parseRoutes(b []byte) ([]route, error) {
 	const up, reject = 0x1, 0x200 // RTF_UP, RTF_REJECT
 	var all []route
-	first := true
-	for line := range strings.Lines(string(b)) {
+	head, lines, found := strings.Cut(string(b), "\n")
+	if !found || !strings.HasPrefix(head, "Iface\t") || lines != "" && !strings.HasSuffix(lines, "\n") {
+		return nil, errors.New("routes: the list is not whole")
+	}
+	for line := range strings.Lines(lines) {
 		f := strings.Fields(line) // Iface Destination Gateway Flags RefCnt Use Metric Mask
-		if first {
-			first = false
-			continue
-		}
 		if len(f) < 8 {
 			return nil, fmt.Errorf("routes: %q", strings.TrimSpace(line))
 		}
@@ -476,10 +534,10 @@ func (e *env) routed(a netip.Addr) bool {
 // gateways are where the host is on each network: the default gateway first, and
 // the first address of each network that has none, as engines give it to the
 // host even where it leads nowhere.
-func (e *env) gateways() []netip.Addr {
+func (e *env) gateways() ([]netip.Addr, error) {
 	routes, err := e.routes()
 	if err != nil {
-		return nil // unlisted-host-blocked and the others cannot tell either
+		return nil, err
 	}
 	own := ownAddrs()
 	var gateways []netip.Addr
@@ -498,5 +556,5 @@ func (e *env) gateways() []netip.Addr {
 			add(r.to.Addr().Next())
 		}
 	}
-	return gateways
+	return gateways, nil
 }

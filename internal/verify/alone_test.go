@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/corral-sandbox/corral/internal/netguard"
 	"github.com/corral-sandbox/corral/internal/report"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
@@ -37,6 +38,9 @@ func TestRouted(t *testing.T) {
 		{"no routes", routesHead, "", "198.51.100.1", false},
 		{"loopback", routesHead, "", "127.0.0.11", true},
 		{"nonsense", routesHead + "x\n", "", "198.51.100.1", true},
+		{"an empty list", "", "", "198.51.100.1", true},
+		{"a list without its head", toLink, "", "198.51.100.1", true},
+		{"a list that is cut", routesHead + strings.TrimSuffix(toLink, "\n"), "", "198.51.100.1", true},
 		{"IPv6, a route", "", six, "2001:db8::1", true},
 		{"IPv6, the one that refuses all", "", six, "2a00::1", false},
 		{"IPv6, nonsense", "", "x\n", "2a00::1", true},
@@ -52,15 +56,23 @@ func TestRouted(t *testing.T) {
 }
 
 func TestGateways(t *testing.T) {
+	const untold = "routes: the list is not whole"
 	for routes, want := range map[string]string{
 		routesHead + toLink + toAll: "172.28.0.1 172.28.77.1",
 		routesHead + toLink:         "172.28.77.1",
 		routesHead:                  "",
-		"":                          "",
+		"":                          untold,
+		toAll:                       untold,
+		routesHead + toAll[:20]:     untold,
+		routesHead + "eth0\n":       `routes: "eth0"`,
 	} {
 		var got []string
-		for _, a := range tree(t, map[string]string{"/proc/net/route": routes}).gateways() {
+		all, err := tree(t, map[string]string{"/proc/net/route": routes}).gateways()
+		for _, a := range all {
 			got = append(got, a.String())
+		}
+		if err != nil {
+			got = append(got, err.Error())
 		}
 		if strings.Join(got, " ") != want {
 			t.Errorf("%q: %v", routes, got)
@@ -88,7 +100,7 @@ func TestAlonePlan(t *testing.T) {
 				t.Errorf("%q: %s planned: %v", names, k, planned)
 			}
 		}
-		if a := seen["allowed:api.allowed.test"].Addrs; len(a) != 2 || seen["allowed:db"].Name == "" || seen["allowed:localhost"].Name != "" {
+		if a := seen["resolves:api.allowed.test"].Addrs; len(a) != 2 || seen["resolves:db"].Name == "" || seen["resolves:localhost"].Name != "" || seen["resolves"].Name != "" {
 			t.Errorf("%q: %v", names, seen)
 		}
 		if seen["gateway-closed"].Skip == "" || seen["gateway-closed:172.28.77.1"].Skip != "" || seen["gateway-closed:172.28.77.1"].Addr != netip.MustParseAddr("172.28.77.1") {
@@ -100,6 +112,102 @@ func TestAlonePlan(t *testing.T) {
 		}
 		if got := seen["unlisted-host-blocked"].Probes.Unlisted; got != want {
 			t.Errorf("%q: the unlisted address is %v", names, got)
+		}
+	}
+}
+
+// What the plan is made from may be missing, empty or cut: what was to be checked
+// by it is there all the same, and cannot be told.
+func TestAlonePlanOfWhatIsNotWhole(t *testing.T) {
+	const hosts = "127.0.0.1 localhost\n203.0.113.9 api.allowed.test\n"
+	for _, tt := range []struct {
+		name   string
+		files  map[string]string
+		check  string
+		detail string
+	}{
+		{"no routes file", map[string]string{"/etc/hosts": hosts}, "gateway-closed", "no such file"},
+		{"an empty one", map[string]string{"/etc/hosts": hosts, "/proc/net/route": ""}, "gateway-closed", "not whole"},
+		{"one that is cut", map[string]string{"/etc/hosts": hosts, "/proc/net/route": routesHead + toAll[:30]}, "gateway-closed", "not whole"},
+		{"no hosts file", map[string]string{"/proc/net/route": routesHead}, "resolves", "no such file"},
+		{"an empty one", map[string]string{"/proc/net/route": routesHead, "/etc/hosts": ""}, "resolves", "not whole"},
+		{"one without loopback", map[string]string{"/proc/net/route": routesHead, "/etc/hosts": "203.0.113.9 api.allowed.test\n"}, "resolves", "not whole"},
+		{"one that is cut", map[string]string{"/proc/net/route": routesHead, "/etc/hosts": strings.TrimSuffix(hosts, "st\n")}, "resolves", "not whole"},
+	} {
+		e := tree(t, tt.files)
+		found := false
+		for _, c := range e.alone(spec.DefaultProbes(), "") {
+			if c.Name == tt.check {
+				found = true
+				want(t, e, c, spec.Untold, tt.detail)
+			}
+			if c.Kind() == "gateway-closed" && c.Addr.IsValid() || c.Kind() == "resolves" && c.Host != "" && tt.check == "resolves" {
+				t.Errorf("%s: %+v", tt.name, c)
+			}
+		}
+		if !found {
+			t.Errorf("%s: no %s", tt.name, tt.check)
+		}
+	}
+}
+
+// The addresses that public-only dials are of the kinds that are inside, and
+// nobody's who may answer here.
+func TestInward(t *testing.T) {
+	classes := []netguard.Class{netguard.Private, netguard.Private, netguard.Private, netguard.Shared, netguard.Documentation}
+	hosts := map[string][]netip.Addr{"db": {netip.MustParseAddr("10.255.255.254")}, "cache": {netip.MustParseAddr("10.255.255.253")}}
+	for i, a := range inward(nil) {
+		if netguard.Classify(a) != classes[i] {
+			t.Errorf("%v", a)
+		}
+	}
+	if got := inward(hosts); len(got) != len(classes) || got[0] != netip.MustParseAddr("10.255.255.252") || got[1] != inward(nil)[1] {
+		t.Errorf("%v", got)
+	}
+}
+
+func TestPublicOnly(t *testing.T) {
+	probes := spec.DefaultProbes()
+	probes.Metadata = netip.MustParseAddr("127.9.9.9") // nobody listens there
+	listener, err := net.Listen("tcp4", "127.9.9.8:80")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	for _, tt := range []struct {
+		name   string
+		addrs  string
+		dns    gateDNS
+		result spec.Result
+		detail string
+		probes int
+	}{
+		{"all refuse", "127.9.9.7 127.9.9.6", gateDNS{}, spec.OK, "refused on ports 80 and 443: 127.9.9.9 127.9.9.7 127.9.9.6", 6},
+		{"one answers", "127.9.9.7 127.9.9.8", gateDNS{}, spec.Failed, "tcp 127.9.9.8:80 answers", 0},
+		{"none to dial", "", gateDNS{}, spec.Untold, "no addresses", 0},
+		{"a public one", "127.9.9.7 44.10.9.9", gateDNS{}, spec.Untold, "no addresses that are not public", 0},
+		{"a resolver that knows everything", "127.9.9.7", gateDNS{wildcard: "192.0.2.9"}, spec.Failed, "an unlisted name", 0},
+	} {
+		e := tree(t, map[string]string{"/etc/hosts": ""})
+		e.aside = true
+		tt.dns.serve(t, e)
+		c := spec.Check{Name: "public-only", Probes: &probes}
+		for _, a := range strings.Fields(tt.addrs) {
+			c.Addrs = append(c.Addrs, netip.MustParseAddr(a))
+		}
+		got := examine(t.Context(), c, e)
+		if got.result != tt.result || !strings.Contains(got.detail, tt.detail) || len(got.probes) != tt.probes {
+			t.Errorf("%s: %+v", tt.name, got)
+		}
+	}
+	// Where the first of them answers, none of the others is dialled.
+	probes.Metadata = netip.MustParseAddr("127.9.9.8")
+	e := tree(t, map[string]string{"/etc/hosts": ""})
+	gateDNS{}.serve(t, e)
+	want(t, e, spec.Check{Name: "public-only", Probes: &probes, Addrs: []netip.Addr{netip.MustParseAddr("127.9.9.7")}}, spec.Failed, "tcp 127.9.9.8:80 answers")
+	for u := range e.ports.used {
+		if u.target.addr.Addr() != probes.Metadata {
+			t.Errorf("dialled %v", u.target)
 		}
 	}
 }
@@ -145,8 +253,8 @@ func TestNamesSink(t *testing.T) {
 	}
 }
 
-func TestAllowedByAddress(t *testing.T) {
-	c := spec.Check{Name: "allowed:a.test", Host: "a.test", Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
+func TestResolves(t *testing.T) {
+	c := spec.Check{Name: "resolves:a.test", Host: "a.test", Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
 	for _, tt := range []struct {
 		name   string
 		dns    gateDNS
@@ -161,7 +269,9 @@ func TestAllowedByAddress(t *testing.T) {
 		tt.dns.serve(t, e)
 		want(t, e, c, tt.result, tt.detail)
 	}
-	want(t, tree(t, nil), spec.Check{Name: "allowed:a.test", Host: "a.test"}, spec.Untold, "no host and port")
+	want(t, tree(t, map[string]string{"/etc/hosts": "127.0.0.1 localhost\n"}), spec.Check{Name: "resolves:a.test", Host: "a.test"}, spec.Untold, "no name and addresses")
+	// Only a port makes it a check of what is reached.
+	want(t, tree(t, nil), spec.Check{Name: "allowed:a.test", Host: "a.test", Addrs: c.Addrs}, spec.Untold, "no host and port")
 }
 
 // Where nobody tells what becomes of packets none is sent, and what was to be
@@ -198,15 +308,28 @@ func TestSilentIsNoRefusal(t *testing.T) {
 	}
 }
 
-// A refusal that the gate has no record of is none, unless the kernel had no way.
+// A refusal that the gate has no record of is none, unless the kernel had no way
+// and said so of that very probe.
 func TestVerdictsOfNobody(t *testing.T) {
 	probe := spec.Probe{Proto: "tcp", Source: 61000, Addr: netip.MustParseAddr("198.51.100.1"), Port: 443}
-	for routes, want := range map[string]spec.Result{routesHead + toAll: spec.Untold, routesHead + toLink: spec.OK} {
-		e := tree(t, map[string]string{"/proc/net/route": routes})
+	other := probe
+	other.Source++
+	for _, tt := range []struct {
+		routes string
+		lost   spec.Probe
+		want   spec.Result
+	}{
+		{routesHead + toAll, probe, spec.Untold},
+		{routesHead + toLink, probe, spec.OK},
+		{routesHead + toLink, other, spec.Untold},
+		{"", probe, spec.Untold},
+	} {
+		e := tree(t, map[string]string{"/proc/net/route": tt.routes})
 		gateDNS{silentChaos: true}.serve(t, e)
+		e.ports.lose(tt.lost)
 		got := report.Join(spec.Check{Name: "icmp-closed"}, spec.Event{Result: spec.OK, Probes: []spec.Probe{probe}}, e.verdicts(t.Context(), probe, 0))
-		if got.Result != want {
-			t.Errorf("%+v", got)
+		if got.Result != tt.want {
+			t.Errorf("%+v: %+v", tt, got)
 		}
 	}
 	for _, said := range []struct {

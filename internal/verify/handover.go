@@ -25,16 +25,30 @@ const (
 )
 
 // handover proves the fence from the agent's own side and then becomes the
-// agent. Nothing but a failure is printed. What is proven a document says, as
-// corral gives it to all that it makes; in the stacks of others there is none.
+// agent. Nothing but a failure is printed. What is proven a document says, which
+// corral gives to all that it makes; in the stacks of others there is none, and
+// --alone, which asks for what holds of any service, is for those.
 func handover(ctx context.Context, args []string, e *env, stderr io.Writer) error {
+	isAlone := len(args) > 0 && args[0] == "--alone"
+	if isAlone {
+		args = args[1:]
+	}
 	if len(args) > 0 && args[0] == "--" {
 		args = args[1:]
 	}
 	if len(args) == 0 {
-		return exit.Invalidf("corral-verify handover -- COMMAND ARGS…", "handover: no command")
+		return exit.Invalidf("corral-verify handover [--alone] -- COMMAND ARGS…", "handover: no command")
 	}
-	if document, found := os.LookupEnv(spec.HandoverEnv); found {
+	switch document, found := os.LookupEnv(spec.HandoverEnv); {
+	case isAlone && found:
+		return exit.Invalidf("leave one of the two out", "handover: --alone, and %s says what to prove", spec.HandoverEnv)
+	case isAlone:
+		if err := proveAlone(ctx, e, stderr); err != nil {
+			return err
+		}
+	case !found:
+		return exit.Invalidf("in a stack that corral did not make: `corral-verify handover --alone -- COMMAND ARGS…`", "handover: no %s says what to prove", spec.HandoverEnv)
+	default:
 		h, err := spec.ParseHandover(strings.NewReader(document))
 		if err != nil {
 			return &exit.Error{Status: exit.Invalid, Err: err}
@@ -42,8 +56,6 @@ func handover(ctx context.Context, args []string, e *env, stderr io.Writer) erro
 		if err := prove(ctx, h, e, stderr); err != nil {
 			return err
 		}
-	} else if err := proveAlone(ctx, e, stderr); err != nil {
-		return err
 	}
 	file, err := lookUp(args[0])
 	if err != nil {

@@ -70,7 +70,12 @@ func TestHandoverRefusesToStart(t *testing.T) {
 		name, env, args, stderr string
 		status                  int
 	}{
-		{"no spec, and no gate", "", "handover -- true", "handover refused: gate-answers: no gate is here", exit.Failed},
+		{"no spec", "", "handover -- true", "handover: no CORRAL_SPEC says what to prove", exit.Invalid},
+		{"none is asked for, and no gate", "", "handover --alone -- true", "handover refused: gate-answers: no gate is here", exit.Failed},
+		{"none is asked for, and no command", "", "handover --alone --", "no command", exit.Invalid},
+		{"none is asked for, and there is one", "CORRAL_SPEC=" + nothing, "handover --alone -- true", "--alone, and CORRAL_SPEC says what to prove", exit.Invalid},
+		{"an empty one beside it", "CORRAL_SPEC=", "handover --alone -- true", "--alone, and CORRAL_SPEC says what to prove", exit.Invalid},
+		{"the word behind the dashes", "", "handover -- --alone true", "no CORRAL_SPEC", exit.Invalid},
 		{"empty spec", "CORRAL_SPEC=", "handover -- true", "handover spec: EOF", exit.Invalid},
 		{"weak spec", "CORRAL_SPEC=" + nothing, "handover -- true", "it does not check", exit.Invalid},
 		{"no command", "CORRAL_SPEC=" + nothing, "handover --", "no command", exit.Invalid},

@@ -79,12 +79,8 @@ func portNotListedBlocked(ctx context.Context, c spec.Check, e *env) finding {
 }
 
 // allowed: Host resolves as it does for any program here, and one of its
-// addresses accepts TCP on Port. Where only the gate knows the ports, Addrs says
-// what it resolves to instead.
+// addresses accepts TCP on Port.
 func allowed(ctx context.Context, c spec.Check, e *env) finding {
-	if c.Host != "" && c.Port == 0 && len(c.Addrs) > 0 {
-		return resolves(ctx, c, e)
-	}
 	if c.Host == "" || c.Port == 0 {
 		return untold("no host and port")
 	}

@@ -20,6 +20,11 @@ func peerClosed(ctx context.Context, c spec.Check, e *env) finding {
 	if c.Port != 0 {
 		ports = append([]uint16{c.Port}, ports...)
 	}
+	if !c.Addr.IsValid() {
+		if _, err := e.routes(); err != nil {
+			return untold("%v", err)
+		}
+	}
 	return e.closed(ctx, unique(targets(tcpAndUDP, []netip.Addr{c.Addr}, ports...)), somePayload)
 }
 

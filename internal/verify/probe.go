@@ -38,6 +38,8 @@ type ports struct {
 	next int
 	busy map[uint16]bool
 	used map[use]bool
+	// lost are probes that the kernel had no way for, by its own word.
+	lost map[spec.Probe]bool
 }
 
 type use struct {
@@ -47,7 +49,7 @@ type use struct {
 
 func newPorts() *ports {
 	const most = 40 // fewer than there are ports, since the agent may hold some
-	return &ports{slots: make(chan struct{}, most), busy: map[uint16]bool{}, used: map[use]bool{}}
+	return &ports{slots: make(chan struct{}, most), busy: map[uint16]bool{}, used: map[use]bool{}, lost: map[spec.Probe]bool{}}
 }
 
 var errNoPort = errors.New("no free source port for a probe")
@@ -76,6 +78,20 @@ func (p *ports) release(port uint16) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.busy, port)
+}
+
+// lose remembers a probe that the kernel had no way for.
+func (p *ports) lose(probe spec.Probe) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lost[probe] = true
+}
+
+// hadNoWay reports whether the kernel said so of a probe.
+func (p *ports) hadNoWay(probe spec.Probe) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.lost[probe]
 }
 
 // target is where a probe goes: "tcp" or "udp" and an address.
@@ -125,7 +141,11 @@ func (e *env) send(ctx context.Context, t target, payload []byte) (spec.Probe, f
 			tried[source] = true
 			continue
 		}
-		return spec.Probe{Proto: t.proto, Source: source, Addr: t.addr.Addr(), Port: t.addr.Port()}, got, err
+		probe := spec.Probe{Proto: t.proto, Source: source, Addr: t.addr.Addr(), Port: t.addr.Port()}
+		if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EADDRNOTAVAIL) {
+			e.ports.lose(probe)
+		}
+		return probe, got, err
 	}
 }
 

@@ -47,6 +47,7 @@ var kinds = map[string]check{
 	"names-only-pinned": namesOnlyPinned,
 	"names-sink":        namesSink,
 	"public-only":       publicOnly,
+	"resolves":          resolves,
 
 	"host-service":                 hostService,
 	"gateway-closed":               peerClosed,

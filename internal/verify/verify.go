@@ -110,7 +110,7 @@ func run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args []
 		_, err := fmt.Fprintln(stdout, program, spec.Release())
 		return err
 	}
-	return exit.Invalidf("corral-verify reads its list on standard input; the other forms are `alone [--json]`, `handover -- COMMAND` and `version`", "unknown argument %q", args[0])
+	return exit.Invalidf("corral-verify reads its list on standard input; the other forms are `alone [--json]`, `handover [--alone] -- COMMAND` and `version`", "unknown argument %q", args[0])
 }
 
 // verify writes an event for every check, in list order.
