@@ -63,7 +63,7 @@ func TestExamplesGrantNoMore(t *testing.T) {
 		if gates == 0 || strings.Count(s, rights) != gates || strings.Count(s, "cap_add:") != gates+without {
 			t.Errorf("%s: each gate has %s, and nobody else who has a network has any", file, rights)
 		}
-		fenced := strings.Count(s, "entrypoint: [/opt/corral/bin/corral-verify, handover, --")
+		fenced := strings.Count(s, "entrypoint: [/opt/corral/bin/corral-verify, handover, --alone, --")
 		for line, want := range map[string]int{
 			"cap_drop: [ALL]":                                            gates + without + fenced,
 			"security_opt: [no-new-privileges]":                          gates + without,
