@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/corral-sandbox/corral/internal/netguard"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
 
@@ -285,6 +286,11 @@ func FuzzGateOf(f *testing.F) {
 		for _, n := range g.Names {
 			if !strings.Contains(n.Domain, ".") || len(n.Domain) > 253 || !n.AnyPort && len(n.Ports) == 0 {
 				t.Fatalf("%q: %+v", values, n)
+			}
+		}
+		for _, l := range g.Links {
+			if class := netguard.Classify(l.Addr); class != netguard.Private && class != netguard.Shared || l.Addr == here.gateway || l.Port == dnsPort {
+				t.Fatalf("%q: %+v", values, l)
 			}
 		}
 		if len(g.Names) > strings.Count(allow, ",")+1 || len(g.Links) > strings.Count(links, ",")+1 {
