@@ -95,7 +95,7 @@ func ctRequest(command, flags int) *nl.NetlinkRequest {
 	return r
 }
 
-var errCutOff = errors.New("a connection that is cut off")
+var errCutOff = errors.New("a message that is cut off")
 
 // parseFlow reads one entry of a listing. It is none of ours if it is not TCP over
 // IPv4, or stays inside.

@@ -3,6 +3,7 @@ package netfilter
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -10,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -44,11 +46,17 @@ const (
 // defaultMaxElements is the kernel's own default.
 const defaultMaxElements = 65536
 
+// The kernel's words for the two types.
+const (
+	ofAddresses = "hash:ip"
+	ofPairs     = "hash:ip,port"
+)
+
 func (s Set) kind() string {
 	if s.AnyPort {
-		return "hash:ip"
+		return ofAddresses
 	}
-	return "hash:ip,port"
+	return ofPairs
 }
 
 // sorted has each entry once.
@@ -123,20 +131,55 @@ func (s Set) apply(h *netlink.Handle) error {
 	if err := create(h, next, s.kind(), options); err != nil {
 		return err
 	}
-	for _, e := range entries {
-		entry := netlink.IPSetEntry{IP: e.Addr.AsSlice(), Replace: true}
-		if !s.AnyPort {
-			proto := uint8(unix.IPPROTO_TCP)
-			entry.Port, entry.Protocol = &e.Port, &proto
-		}
-		if err := h.IpsetAdd(next, &entry); err != nil {
-			return fmt.Errorf("add %s: %w", e, err)
+	for batch := range slices.Chunk(entries, addBatch) {
+		if err := add(next, batch); err != nil {
+			return fmt.Errorf("add %d entries from %s: %w", len(batch), batch[0], err)
 		}
 	}
 	if err := h.IpsetSwap(next, s.Name); err != nil {
 		return fmt.Errorf("swap: %w", err)
 	}
 	return destroy(h, next)
+}
+
+// addBatch is how many entries go into one message: their list has a length of 16
+// bits, and each of them takes 32 bytes of it.
+const addBatch = 1024
+
+// add adds entries in one message, until one of them fails. Those that are there
+// already are left alone.
+func add(name string, entries []Entry) error {
+	list := nl.NewRtAttr(unix.NLA_F_NESTED|nl.IPSET_ATTR_ADT, nil)
+	for _, e := range entries {
+		data := list.AddRtAttr(unix.NLA_F_NESTED|nl.IPSET_ATTR_DATA, nil)
+		data.AddRtAttr(unix.NLA_F_NESTED|nl.IPSET_ATTR_IP, nil).
+			AddRtAttr(unix.NLA_F_NET_BYTEORDER|nl.IPSET_ATTR_IPADDR_IPV4, e.Addr.AsSlice())
+		if e.Port != 0 {
+			data.AddRtAttr(nl.IPSET_ATTR_PROTO, []byte{unix.IPPROTO_TCP})
+			data.AddRtAttr(unix.NLA_F_NET_BYTEORDER|nl.IPSET_ATTR_PORT, nl.BEUint16Attr(e.Port))
+		}
+	}
+	r := setRequest(nl.IPSET_CMD_ADD, name)
+	r.AddData(nl.NewRtAttr(nl.IPSET_ATTR_LINENO, nl.Uint32Attr(0))) // a list must have one
+	r.AddData(list)
+	_, err := r.Execute(unix.NETLINK_NETFILTER, 0)
+	return setError(err)
+}
+
+func setRequest(command int, name string) *nl.NetlinkRequest {
+	r := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_IPSET<<8|command, nl.GetIpsetFlags(command))
+	r.AddData(&nl.Nfgenmsg{NfgenFamily: unix.AF_INET, Version: nl.NFNETLINK_V0})
+	r.AddData(nl.NewRtAttr(nl.IPSET_ATTR_PROTOCOL, []byte{nl.IPSET_PROTOCOL}))
+	r.AddData(nl.NewRtAttr(nl.IPSET_ATTR_SETNAME, nl.ZeroTerminated(name)))
+	return r
+}
+
+// setError has the words for numbers that only sets have.
+func setError(err error) error {
+	if errno := unix.Errno(0); errors.As(err, &errno) && errno >= nl.IPSET_ERR_PRIVATE {
+		return nl.IPSetError(errno)
+	}
+	return err
 }
 
 func create(h *netlink.Handle, name, kind string, options netlink.IpsetCreateOptions) error {
@@ -170,27 +213,95 @@ func (k *Kernel) ReadSets(ctx context.Context, names ...string) ([]Set, error) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		list, err := netlink.IpsetList(name)
+		s, err := readSet(name)
 		if err != nil {
 			return nil, fmt.Errorf("set %s: %w", name, err)
 		}
-		s := Set{Name: name, AnyPort: list.TypeName == "hash:ip"}
-		if list.TypeName != s.kind() || list.Family != unix.AF_INET {
-			return nil, fmt.Errorf("set %s: type %s, family %d", name, list.TypeName, list.Family)
-		}
-		for _, got := range list.Entries {
-			addr, ok := netip.AddrFromSlice(got.IP)
-			e := Entry{Addr: addr}
-			if got.Port != nil {
-				e.Port = *got.Port
-			}
-			if !ok || !s.AnyPort && (got.Protocol == nil || *got.Protocol != unix.IPPROTO_TCP) {
-				return nil, fmt.Errorf("set %s: foreign entry %s: not TCP over IPv4", name, e)
-			}
-			s.Entries = append(s.Entries, e)
-		}
-		s.Entries = s.sorted()
 		sets = append(sets, s)
 	}
 	return sets, nil
+}
+
+func readSet(name string) (Set, error) {
+	var l listing
+	var failed error
+	err := setRequest(nl.IPSET_CMD_LIST, name).ExecuteIter(unix.NETLINK_NETFILTER, 0, func(msg []byte) bool {
+		failed = l.decode(msg)
+		return failed == nil
+	})
+	if err := errors.Join(setError(err), failed); err != nil {
+		return Set{}, err
+	}
+	if !l.ours() {
+		return Set{}, fmt.Errorf("type %s, family %d", l.kind, l.family)
+	}
+	s := Set{Name: name, AnyPort: l.kind == ofAddresses, Entries: l.entries}
+	s.Entries = s.sorted()
+	return s, nil
+}
+
+// listing is a set as the kernel lists it, in one message or more. The first has
+// type and family, before any entry.
+type listing struct {
+	kind    string
+	family  uint8
+	entries []Entry
+}
+
+func (l *listing) ours() bool {
+	return l.family == unix.AF_INET && (l.kind == ofAddresses || l.kind == ofPairs)
+}
+
+func (l *listing) decode(msg []byte) error {
+	if len(msg) < nl.SizeofNfgenmsg {
+		return errCutOff
+	}
+	return eachAttribute(msg[nl.SizeofNfgenmsg:], func(kind int, data []byte) error {
+		switch {
+		case kind == nl.IPSET_ATTR_TYPENAME:
+			l.kind = unix.ByteSliceToString(data)
+		case kind == nl.IPSET_ATTR_FAMILY && len(data) == 1:
+			l.family = data[0]
+		case kind == nl.IPSET_ATTR_ADT && l.ours():
+			return eachAttribute(data, l.entry)
+		}
+		return nil
+	})
+}
+
+// entry takes one entry of the kinds that ApplySets writes, and refuses any other.
+func (l *listing) entry(_ int, data []byte) error {
+	var e Entry
+	var proto uint8
+	more := false
+	err := eachAttribute(data, func(kind int, data []byte) error {
+		switch {
+		case kind == nl.IPSET_ATTR_IP:
+			return eachAttribute(data, func(kind int, data []byte) error {
+				if kind == nl.IPSET_ATTR_IPADDR_IPV4 && len(data) == net4 {
+					e.Addr = netip.AddrFrom4([net4]byte(data))
+				}
+				return nil
+			})
+		case kind == nl.IPSET_ATTR_PORT && len(data) == 2:
+			e.Port = binary.BigEndian.Uint16(data)
+		case kind == nl.IPSET_ATTR_PROTO && len(data) == 1:
+			proto = data[0]
+		default:
+			more = true
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	whole := e.Port != 0 && proto == unix.IPPROTO_TCP
+	if l.kind == ofAddresses {
+		whole = e.Port == 0 && proto == 0
+	}
+	if !whole || more || !e.Addr.IsValid() {
+		return fmt.Errorf("foreign entry %s: not TCP over IPv4", e)
+	}
+	l.entries = append(l.entries, e)
+	return nil
 }

@@ -52,23 +52,25 @@ func setsMatch(t *testing.T) {
 	inside.refused(t, neighbourV4, port)
 }
 
+// Sets of any size are written and read back whole, and go in one step.
 func TestSetsGrow(t *testing.T) {
 	n := newNamespace(t)
 	k := n.open(t)
-	n.applySets(t, k, pins)
-	big := netfilter.Set{Name: pins.Name}
-	for i := range 70000 {
-		var b [4]byte
-		binary.BigEndian.PutUint32(b[:], 44<<24|uint32(i))
-		big.Entries = append(big.Entries, netfilter.Entry{Addr: netip.AddrFrom4(b), Port: 443})
-	}
-	n.applySets(t, k, big)
-	if d := netfilter.DiffSets([]netfilter.Set{big}, n.readSets(t, k, pins.Name)); len(d) > 0 {
-		t.Errorf("%d differences, the first: %s", len(d), d[0])
-	}
-	n.applySets(t, k, pins)
-	if d := netfilter.DiffSets([]netfilter.Set{pins}, n.readSets(t, k, pins.Name)); len(d) > 0 {
-		t.Errorf("%d differences, the first: %s", len(d), d[0])
+	// One entry more or less than a message has, and more than a set holds by default.
+	for _, size := range []int{1023, 1024, 1025, 70000} {
+		big := []netfilter.Set{{Name: pins.Name}, {Name: anyPort.Name, AnyPort: true}}
+		for i := range size {
+			var b [4]byte
+			binary.BigEndian.PutUint32(b[:], 44<<24|uint32(i))
+			big[0].Entries = append(big[0].Entries, netfilter.Entry{Addr: netip.AddrFrom4(b), Port: 443})
+			big[1].Entries = append(big[1].Entries, netfilter.Entry{Addr: netip.AddrFrom4(b)})
+		}
+		for _, want := range [][]netfilter.Set{big, {pins, anyPort}} {
+			n.applySets(t, k, want...)
+			if d := netfilter.DiffSets(want, n.readSets(t, k, pins.Name, anyPort.Name)); len(d) > 0 {
+				t.Errorf("%d entries: %d differences, the first: %s", size, len(d), d[0])
+			}
+		}
 	}
 }
 
