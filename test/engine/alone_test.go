@@ -59,11 +59,9 @@ func example(t *testing.T, name, override string) *other {
 	if err != nil {
 		t.Fatal(err)
 	}
-	version := tag + "-" + name // a volume of its own
-	docker(t, "tag", "corral-gate:"+tag, "corral-gate:"+version)
 	o := &other{t: t, dir: filepath.Join("..", "..", "deploy", "compose", name), project: "corral-test-" + name,
 		override: filepath.Join(t.TempDir(), "lab.yaml"),
-		env: []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "CORRAL_VERSION=" + version, "CORRAL_RESOLVERS=" + lab.NameServer.String(),
+		env: []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "CORRAL_VERSION=" + tag, "CORRAL_RESOLVERS=" + lab.NameServer.String(),
 			probesOfTheLab()}}
 	if err := os.WriteFile(o.override, []byte(override), 0o644); err != nil {
 		t.Fatal(err)
@@ -72,7 +70,6 @@ func example(t *testing.T, name, override string) *other {
 		if r := o.compose("--profile", "*", "down", "--volumes", "--remove-orphans", "--timeout", "1"); r.code != 0 {
 			t.Errorf("down: %v", r)
 		}
-		docker(t, "rmi", "corral-gate:"+version)
 		for _, what := range [][]string{{"ps", "--all"}, {"volume", "ls"}, {"network", "ls"}} {
 			if left := docker(t, append(what, "--quiet", "--filter", "label=com.docker.compose.project="+o.project)...); left != "" {
 				t.Errorf("left behind: %v %s", what, left)
@@ -87,11 +84,19 @@ func (o *other) compose(args ...string) result {
 	return compose(o.t, o.dir, o.env, nil, append([]string{"--project-name", o.project, "--file", "compose.yaml", "--file", o.override}, args...)...)
 }
 
-// up brings the stack up as its reader would.
+// up brings the stack up as its reader would. Its volume of programs is its own,
+// though other stacks have the same version.
 func (o *other) up() {
 	o.t.Helper()
 	if r := o.compose("up", "--detach", "--build", "--wait", "--wait-timeout", "90"); r.code != 0 {
 		o.t.Fatalf("%v\n%s", r, o.compose("logs").out)
+	}
+	tag, err := gateTag()
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	if whose := docker(o.t, "volume", "inspect", "--format", `{{index .Labels "com.docker.compose.project"}}`, o.project+"-guest-"+tag); whose != o.project {
+		o.t.Errorf("the programs of %s are in a volume of %q", o.project, whose)
 	}
 }
 
@@ -285,8 +290,8 @@ func ipOf(t *testing.T, o *other, service string) string {
 
 func linked(t *testing.T, l *lab.Lab) {
 	const (
-		web, db, linkGateway = "172.28.77.2", "172.28.77.3", "172.28.77.1"
-		stranger             = "172.28.77.4"
+		web, db, linkGateway = "10.213.77.2", "10.213.77.3", "10.213.77.1"
+		stranger             = "10.213.77.4"
 	)
 	p := lab.Probes()
 	o := example(t, "linked", fmt.Sprintf(`services:
