@@ -249,6 +249,25 @@ func anyApp(t *testing.T, l *lab.Lab) {
 	if r := o.compose("exec", "-T", "unproven", "/opt/corral/bin/corral-verify", "alone"); r.code != 1 || !regexp.MustCompile(`(?m)^FAIL no-capabilities: .*NET_RAW`).MatchString(r.out) {
 		t.Errorf("alone without cap_drop: %v", r)
 	}
+
+	// R031: a gate that died leaves the program dark, one that was started again too;
+	// docs/alone.md says what brings both back.
+	docker(t, "kill", strings.TrimSpace(o.compose("ps", "--quiet", "gate").out))
+	for range 2 {
+		o.shut("app", "44.10.0.10", 443)
+		o.shut("app", lab.Canary, 443)
+		if r := o.compose("exec", "-T", "app", "/opt/corral/bin/corral-verify", "alone"); r.code == 0 {
+			t.Errorf("alone without a gate: %v", r)
+		}
+		if r := o.compose("up", "--detach", "--wait"); r.code != 0 {
+			t.Error(r)
+		}
+	}
+	if r := o.compose("up", "--detach", "--wait", "--force-recreate", "--timeout", "1"); r.code != 0 {
+		t.Error(r)
+	}
+	o.alone("app")
+	o.reaches("app", "api.allowed.test", 443)
 }
 
 // says waits until a service has logged a text.
