@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/corral-sandbox/corral/internal/diag"
 	"github.com/corral-sandbox/corral/internal/policy"
@@ -157,6 +158,10 @@ func ID(name, file string) string {
 	sum := sha256.Sum256([]byte(file))
 	return name + "-" + hex.EncodeToString(sum[:4])
 }
+
+// Of reports whether an ID is that of a policy file's sandbox, under whatever
+// name.
+func Of(id, file string) bool { return strings.HasSuffix(id, ID("", file)) }
 
 // Build plans a sandbox. address is a free address of the corral network;
 // args, if any, replace the profile's and the policy's command.

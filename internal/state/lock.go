@@ -1,10 +1,12 @@
 package state
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -32,4 +34,26 @@ func Lock(home, sandbox string) (unlock func(), err error) {
 		return nil, &os.PathError{Op: "flock", Path: f.Name(), Err: err}
 	}
 	return func() { f.Close() }, nil
+}
+
+// lockLook is how often Wait looks whether a lock was given back.
+const lockLook = 100 * time.Millisecond
+
+// Wait is Lock that waits for who holds it, as long as ctx lasts; waiting is
+// called once if it has to. Its error is then ErrLocked, and why ctx ended.
+func Wait(ctx context.Context, home, sandbox string, waiting func()) (unlock func(), err error) {
+	for told := false; ; told = true {
+		unlock, err := Lock(home, sandbox)
+		if !errors.Is(err, ErrLocked) {
+			return unlock, err
+		}
+		if !told {
+			waiting()
+		}
+		select {
+		case <-time.After(lockLook):
+		case <-ctx.Done():
+			return nil, errors.Join(err, context.Cause(ctx))
+		}
+	}
 }

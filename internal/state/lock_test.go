@@ -1,6 +1,7 @@
 package state
 
 import (
+	"context"
 	"errors"
 	"testing"
 )
@@ -24,6 +25,30 @@ func TestLock(t *testing.T) {
 	again, err := Lock(home, "a-1")
 	if err != nil {
 		t.Fatalf("after it was given back: %v", err)
+	}
+	again()
+}
+
+// Who waits for a lock gets it when it is given back, says once that it waits,
+// and gives up when nobody waits for it any more.
+func TestWait(t *testing.T) {
+	home := t.TempDir()
+	unlock, err := Lock(home, "a-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	if _, err := Wait(ctx, home, "a-1", cancel); !errors.Is(err, ErrLocked) || !errors.Is(err, context.Canceled) {
+		t.Errorf("given up: %v", err)
+	}
+	told := 0
+	again, err := Wait(t.Context(), home, "a-1", func() { told++; unlock() })
+	if err != nil || told != 1 {
+		t.Fatalf("told %d times: %v", told, err)
+	}
+	again()
+	if again, err = Wait(t.Context(), home, "a-1", func() { t.Error("nobody holds it") }); err != nil {
+		t.Fatal(err)
 	}
 	again()
 }

@@ -1,0 +1,35 @@
+package state
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+const wanted = "wanted"
+
+// Wanted reports whether a sandbox is to be up, however it is: somebody brought
+// it up to stay, and nobody took it down since.
+func Wanted(home, sandbox string) (bool, error) {
+	_, err := os.Lstat(filepath.Join(home, sandbox, wanted))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// SetWanted records it.
+func SetWanted(home, sandbox string, is bool) error {
+	path := filepath.Join(home, sandbox, wanted)
+	if !is {
+		if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	return replace(path, nil)
+}
