@@ -103,7 +103,7 @@ func (e *Engine) remove(ctx context.Context, id string) error {
 			return e.gone(ctx, id, settleWithin)
 		}
 	}
-	return fmt.Errorf("container %.12s: %w", id, err)
+	return fmt.Errorf("a container cannot be removed: %w", err)
 }
 
 // Remove takes a container away by force, also when ctx has ended.

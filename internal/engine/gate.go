@@ -107,10 +107,8 @@ func (e *Engine) createGate(ctx context.Context, image string, guests host.Guest
 	if err != nil {
 		return nil, err
 	}
-	for _, s := range p.Services {
-		if err := errors.Join(mountable(s.Mounts, e.recursive()), e.readable(s)); err != nil {
-			return nil, err
-		}
+	if err := e.bindable(p); err != nil {
+		return nil, err
 	}
 	tree, err := render.Render(p)
 	if err != nil {
@@ -122,7 +120,7 @@ func (e *Engine) createGate(ctx context.Context, image string, guests host.Guest
 	for filled := false; ; filled = true {
 		g.ID, err = e.create(ctx, made)
 		if errdefs.IsConflict(err) {
-			return nil, &Running{ID: p.ID}
+			return nil, &Running{ID: p.ID, Daemon: purpose == PurposeDaemon}
 		}
 		if err != nil {
 			return nil, fmt.Errorf("gate of %s: %w", p.ID, err)
@@ -147,6 +145,17 @@ func (e *Engine) createGate(ctx context.Context, image string, guests host.Guest
 		return nil, errors.Join(err, e.dismiss(ctx, g.ID))
 	}
 	return g, nil
+}
+
+// bindable refuses a plan with a mount that the engine cannot make, or that a
+// service could not read.
+func (e *Engine) bindable(p *plan.Plan) error {
+	for _, s := range p.Services {
+		if err := errors.Join(mountable(s.Mounts, e.recursive()), e.readable(s)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (e *Engine) gateRequest(g *Gate, net plan.Network, address netip.Addr) request {

@@ -195,7 +195,7 @@ func (e *Engine) users(ctx context.Context) ([]user, error) {
 		}
 		address, err := netip.ParseAddr(g.Labels[labelAddress])
 		if err != nil {
-			return nil, fmt.Errorf("container %.12s: label %s: %w", g.ID, labelAddress, err)
+			return nil, fmt.Errorf("container %s: label %s: %w", strings.TrimPrefix(g.Names[0], "/"), labelAddress, err)
 		}
 		if words := splitNeeds(g.Labels[labelRelays]); len(words) > 0 {
 			out = append(out, user{g.ID, address, words, g.State == container.StateExited || g.State == container.StateDead})
@@ -356,7 +356,7 @@ func (e *Engine) renew(ctx context.Context, r relay, to []netip.Addr) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		e.Progress("the relay of %s is removed, since it did not take its new list (the sandboxes that use it are without it until the next corral run): %v", r.carries, failed)
+		e.Progress("the relay of %s is removed, since it did not take its new list (the sandboxes that use it are without it until corral up, or the next corral run): %v", r.carries, failed)
 	}
 	return e.remove(ctx, r.id)
 }
@@ -619,8 +619,12 @@ type RelayHealth struct {
 // empty for gates that need none, and asks nobody then.
 func (e *Engine) RelayHealth(ctx context.Context, members []Member) ([]RelayHealth, error) {
 	var words []string
+	remedy := "corral down, then corral run, starts it"
 	for _, m := range members {
 		words = append(words, m.Relays...)
+		if m.Purpose == PurposeDaemon {
+			remedy = "corral up makes it anew"
+		}
 	}
 	slices.Sort(words)
 	words = slices.Compact(words)
@@ -637,7 +641,7 @@ func (e *Engine) RelayHealth(ctx context.Context, members []Member) ([]RelayHeal
 	}
 	var out []RelayHealth
 	for _, word := range words {
-		h := relayHealth(word, states[word])
+		h := relayHealth(word, states[word], remedy)
 		if states[word] == "" {
 			network, _, err := e.Network(ctx, netip.Prefix{})
 			if err != nil {
@@ -654,10 +658,10 @@ func (e *Engine) RelayHealth(ctx context.Context, members []Member) ([]RelayHeal
 }
 
 // relayHealth judges a relay by the engine's word for its state, empty if there
-// is none.
-func relayHealth(word, state string) RelayHealth {
+// is none; remedy brings one back.
+func relayHealth(word, state, remedy string) RelayHealth {
 	if state == container.StateRunning {
 		return RelayHealth{Carries: word, State: "relay running", OK: true}
 	}
-	return RelayHealth{Carries: word, State: fmt.Sprintf("relay %s (corral down, then corral run, starts it)", cmp.Or(state, "is gone"))}
+	return RelayHealth{Carries: word, State: fmt.Sprintf("relay %s (%s)", cmp.Or(state, "is gone"), remedy)}
 }

@@ -157,7 +157,7 @@ func TestRelayFailed(t *testing.T) {
 
 func TestRelayHealth(t *testing.T) {
 	for state, ok := range map[string]bool{"running": true, "exited": false, "created": false, "paused": false, "": false} {
-		if h := relayHealth("8081", state); h.OK != ok || h.State == "" || !ok && !strings.Contains(h.State, "corral run") {
+		if h := relayHealth("8081", state, "corral up"); h.OK != ok || h.State == "" || !ok && !strings.Contains(h.State, "corral up") {
 			t.Errorf("%q: %+v", state, h)
 		}
 	}

@@ -184,7 +184,7 @@ func (e *Engine) Health(ctx context.Context, members []Member) []Health {
 	gates, services := map[string]Member{}, map[string]Member{}
 	for _, m := range members {
 		if !m.Running {
-			m.Ended = e.ending(ctx, m)
+			m.Ended = e.WhyEnded(ctx, m)
 		}
 		switch m.Role {
 		case RoleGate:
@@ -254,10 +254,14 @@ const (
 // longID is a container's whole identity, which tells a person nothing.
 var longID = regexp.MustCompile(`\b[0-9a-f]{64}\b`)
 
-// ending says in words why a container does not run, by what it said itself
+// Plain is what was said without the identities of containers, with which the
+// engine names them.
+func Plain(said string) string { return longID.ReplaceAllString(said, "…") }
+
+// WhyEnded says in words why a container does not run, by what it said itself
 // and by what the engine knows; empty if it was never started, is paused, or
 // nothing is known.
-func (e *Engine) ending(ctx context.Context, m Member) string {
+func (e *Engine) WhyEnded(ctx context.Context, m Member) string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerWithin)
 	defer cancel()
 	got, err := e.api.ContainerInspect(ctx, m.ID)
@@ -268,7 +272,7 @@ func (e *Engine) ending(ctx context.Context, m Member) string {
 	case s.OOMKilled:
 		return "the kernel ended it, out of memory"
 	case s.Error != "":
-		return printable.Escape(longID.ReplaceAllString(s.Error, "…"))
+		return printable.Escape(Plain(s.Error))
 	}
 	if reasons := e.reasons(ctx, m, got.State.StartedAt); len(reasons) > 0 {
 		return strings.Join(reasons[max(0, len(reasons)-mostReasons):], "; ")

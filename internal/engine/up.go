@@ -2,6 +2,7 @@ package engine
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,8 @@ import (
 	"github.com/docker/docker/api/types/container"
 
 	"github.com/corral-sandbox/corral/internal/exit"
+	"github.com/corral-sandbox/corral/internal/host"
+	"github.com/corral-sandbox/corral/internal/plan"
 	"github.com/corral-sandbox/corral/internal/printable"
 	"github.com/corral-sandbox/corral/internal/render"
 	"github.com/corral-sandbox/corral/internal/spec"
@@ -26,15 +29,22 @@ const (
 	refreshWithin = 5 * time.Minute
 )
 
-// Begin starts a service on nobody's terminal and waits until its handover is
-// over and the harness runs. A service that has ended by then is an error that
-// says why.
+// Begin starts a service on nobody's terminal and waits until it has begun.
 func (e *Engine) Begin(ctx context.Context, id string) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, beginWithin, fmt.Errorf("its handover was not over within %v", beginWithin))
-	defer cancel()
 	if err := e.api.ContainerStart(ctx, id, container.StartOptions{}); err != nil {
-		return fmt.Errorf("service: %s", longID.ReplaceAllString(err.Error(), "…"))
+		return fmt.Errorf("service: %w", err)
 	}
+	return e.Begun(ctx, id)
+}
+
+// ErrHandover is a service that was started and whose harness does not run yet.
+var ErrHandover = fmt.Errorf("its handover was not over within %v", beginWithin)
+
+// Begun waits until the handover of a service that was started is over and the
+// harness runs. A service that has ended by then is Ended.
+func (e *Engine) Begun(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, beginWithin, ErrHandover)
+	defer cancel()
 	look := time.NewTicker(beginLook)
 	defer look.Stop()
 	for {
@@ -45,9 +55,9 @@ func (e *Engine) Begin(ctx context.Context, id string) error {
 		case err != nil:
 			return e.unlessTakenDown(ctx, id, fmt.Errorf("service: %w", err))
 		case !got.State.Running:
-			return &Ended{Why: e.ending(ctx, Member{ID: id, Role: RoleService})}
+			return &Ended{Why: e.WhyEnded(ctx, Member{ID: id, Role: RoleService})}
 		}
-		if e.begun(ctx, id, got.State.Pid) {
+		if e.handedOver(ctx, id, got.State.Pid) {
 			return nil
 		}
 		select {
@@ -63,9 +73,9 @@ type Ended struct{ Why string }
 
 func (e *Ended) Error() string { return "the service ended as soon as it was started: " + e.Why }
 
-// begun reports whether something else runs in a service than its init and the
+// handedOver reports whether something else runs in a service than its init and the
 // handover. It is no check: who says so is the agent's.
-func (e *Engine) begun(ctx context.Context, id string, init int) bool {
+func (e *Engine) handedOver(ctx context.Context, id string, init int) bool {
 	top, err := e.api.ContainerTop(ctx, id, []string{"-eo", "pid,args"})
 	if err != nil {
 		return false // it may have ended
@@ -76,30 +86,61 @@ func (e *Engine) begun(ctx context.Context, id string, init int) bool {
 	})
 }
 
+// A gate has so many chances to answer, and so long between them: one question
+// may be lost on a machine that is short of something.
+const (
+	gateChances = 2
+	chancePause = time.Second
+)
+
 // GateWrong says what is wrong with a gate that should serve, empty if nothing
-// is, and what the gate says of itself if it answers.
-func (e *Engine) GateWrong(ctx context.Context, gate Member) (spec.GateStatus, string) {
-	if !gate.Running {
-		if why := e.ending(ctx, gate); why != "" {
-			return spec.GateStatus{}, "it is gone: " + why
-		}
-		return spec.GateStatus{}, "it is gone"
-	}
-	for {
-		status, err := e.GateStatus(ctx, gate.ID)
-		if (err != nil || status.State != spec.GateReady) && e.young(ctx, gate.ID) {
-			select {
-			case <-time.After(youngLook):
-				continue
-			case <-ctx.Done():
+// is, and what the gate says of itself if it answers. That the engine does not
+// say how the gate is, is an error.
+func (e *Engine) GateWrong(ctx context.Context, gate Member) (spec.GateStatus, string, error) {
+	var none spec.GateStatus
+	state := gate.State
+	for missed := 0; ; {
+		switch state {
+		case container.StateRunning:
+		case container.StatePaused:
+			return none, "it is paused", nil
+		default:
+			why := e.WhyEnded(ctx, gate)
+			if why != "" {
+				why = ": " + why
 			}
+			return none, "it is gone" + why, nil
 		}
-		if err != nil {
-			return spec.GateStatus{}, "it does not answer"
+		status, err := e.GateStatus(ctx, gate.ID)
+		pause := chancePause
+		switch young := (err != nil || status.State != spec.GateReady) && e.young(ctx, gate.ID); {
+		case young:
+			pause = youngLook
+		case err == nil:
+			return status, unsound(status), nil
+		default:
+			missed++
 		}
-		return status, unsound(status)
+		known := false
+		if state, known = e.State(ctx, gate.ID); !known {
+			return none, "", fmt.Errorf("how the gate is cannot be told: %w", cmp.Or(context.Cause(ctx), err, errSilent))
+		}
+		if missed == gateChances && state == container.StateRunning {
+			return none, "it does not answer", nil
+		}
+		if state != container.StateRunning {
+			continue
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return none, "", context.Cause(ctx)
+		}
 	}
 }
+
+// errSilent is an engine that does not say how a container is.
+var errSilent = errors.New("the engine does not answer")
 
 // A gate that was started a moment ago, by an engine say, may be on its way.
 const (
@@ -116,10 +157,6 @@ func (e *Engine) young(ctx context.Context, id string) bool {
 	return err == nil && time.Since(at) < youth
 }
 
-// WhyEnded says in words why a container does not run; empty if nothing is
-// known.
-func (e *Engine) WhyEnded(ctx context.Context, m Member) string { return e.ending(ctx, m) }
-
 // Resume lets containers that somebody paused go on.
 func (e *Engine) Resume(ctx context.Context, members []Member) error {
 	var errs []error
@@ -129,6 +166,28 @@ func (e *Engine) Resume(ctx context.Context, members []Member) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// Prepare does of what StartGate and CreateService would do what may fail or
+// take long, and makes no container: what is up can stay so until then.
+func (e *Engine) Prepare(ctx context.Context, guests host.Guests, net plan.Network, p *plan.Plan) error {
+	if err := e.CheckNetwork(ctx, net); err != nil {
+		return err
+	}
+	if err := e.bindable(p); err != nil {
+		return err
+	}
+	for _, s := range p.Services {
+		if err := unmoved(s.Mounts); err != nil {
+			return err
+		}
+	}
+	tree, err := render.Render(p)
+	if err != nil {
+		return err
+	}
+	_, _, err = e.Build(ctx, guests, p, tree)
+	return err
 }
 
 // Carry sees to it that what the gate of g needs of the host is carried.

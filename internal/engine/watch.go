@@ -94,7 +94,7 @@ func (e *Engine) GateLost(ctx context.Context, gate, service string) (why string
 		case state == "" || state == container.StateRemoving:
 			why = "it was removed"
 		default:
-			why = cmp.Or(e.ending(ctx, Member{ID: gate, Role: RoleGate}), "it was removed")
+			why = cmp.Or(e.WhyEnded(ctx, Member{ID: gate, Role: RoleGate}), "it was removed")
 		}
 		// Whoever takes a sandbox down begins with the service.
 		state, known = e.State(ctx, service)
