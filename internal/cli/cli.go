@@ -17,6 +17,7 @@ import (
 	"github.com/corral-sandbox/corral/internal/engine"
 	"github.com/corral-sandbox/corral/internal/exit"
 	"github.com/corral-sandbox/corral/internal/plan"
+	"github.com/corral-sandbox/corral/internal/policy"
 	"github.com/corral-sandbox/corral/internal/spec"
 	"github.com/corral-sandbox/corral/internal/state"
 )
@@ -146,13 +147,26 @@ func (a *app) report(err error) int {
 		return exit.Invalid
 	}
 	if errors.Is(err, context.Canceled) {
-		return exit.Report(a.err, "corral", err)
+		return exit.Report(plain{a.err}, "corral", err)
 	}
 	var known *exit.Error
 	if err != nil && !errors.As(err, &known) {
 		err = &exit.Error{Status: status(err), Err: err, Hint: hint(err)}
 	}
-	return exit.Report(a.err, "corral", err)
+	return exit.Report(plain{a.err}, "corral", err)
+}
+
+// plain writes corral's own words, without the engine's names for containers.
+type plain struct{ w io.Writer }
+
+func (p plain) Write(b []byte) (int, error) {
+	_, err := io.WriteString(p.w, engine.Plain(string(b)))
+	return len(b), err
+}
+
+// sayf tells a person something, in a line of its own.
+func (a *app) sayf(format string, args ...any) {
+	fmt.Fprintf(plain{a.err}, "corral: "+format+"\n", args...)
 }
 
 func status(err error) int {
@@ -203,7 +217,7 @@ func (a *app) connect(ctx context.Context) (*engine.Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e.Progress = func(format string, args ...any) { fmt.Fprintf(a.err, "corral: "+format+"\n", args...) }
+	e.Progress = a.sayf
 	return e, nil
 }
 
@@ -217,6 +231,34 @@ func (a *app) version() *cobra.Command {
 			return err
 		},
 	}
+}
+
+// here finds the engine and what is up of the policy that governs here. The
+// policy itself is not read: it may be anything by now.
+func (a *app) here(ctx context.Context) (e *engine.Engine, file string, members []engine.Member, err error) {
+	if e, err = a.connect(ctx); err != nil {
+		return nil, "", nil, err
+	}
+	if file, err = a.governed(ctx, e); err != nil {
+		return nil, "", nil, err
+	}
+	members, err = e.Members(ctx, file)
+	return e, file, members, err
+}
+
+// starter is the command that brings up what is not up, as far as the policy
+// can be told.
+func (a *app) starter() string {
+	quiet := *a
+	quiet.quiet = true
+	p, err := quiet.load()
+	switch {
+	case err != nil:
+		return "corral run, or corral up where it is always on,"
+	case p.policy.Mode == policy.Daemon:
+		return "corral up"
+	}
+	return "corral run"
 }
 
 // with gives a command its project and the engine.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -32,6 +33,8 @@ func TestErrorsBecomeStatuses(t *testing.T) {
 		{fmt.Errorf("wrapped: %w", &engine.WrongNetwork{Differences: []string{"d"}}), 1, "corral install --repair"},
 		{&engine.Running{ID: "p-1"}, 1, "corral down"},
 		{exit.Status(42), 42, ""},
+		{fmt.Errorf("service: No such container: %s", strings.Repeat("0a", 32)), 1, "corral: service: No such container: …\n"}, // R033
+		{errors.Join(context.Canceled, fmt.Errorf("not removed: %s", strings.Repeat("0a", 32))), exit.Interrupted, "corral: not removed: …\n"},
 	} {
 		var b strings.Builder
 		a := &app{err: &b}

@@ -16,21 +16,28 @@ func (a *app) down() *cobra.Command {
 		Use:   "down",
 		Short: "End this project's sandbox",
 		Long: `Ends the agent, whatever it is doing, and removes its containers. A corral run
-that looks after it says that the sandbox was taken down, and exits with 1. The
-project's image stays, for the next run.`,
+that looks after it says that the sandbox was taken down, and exits with 1; a
+corral up --watch ends. The project's image stays, for the next run.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			// The policy itself is not read: it may be anything by now.
-			e, err := a.connect(c.Context())
+			e, file, members, err := a.here(c.Context())
 			if err != nil {
 				return err
 			}
-			file, err := a.governed(c.Context(), e)
+			is, err := wanted(file)
 			if err != nil {
 				return err
 			}
-			members, err := e.Members(c.Context(), file)
-			if err != nil {
+			// A corral up that is busy with it would bring back what goes; a corral run
+			// holds the lock for as long as it lives.
+			if is && len(members) == 0 || slices.ContainsFunc(members, func(m engine.Member) bool { return m.Purpose == engine.PurposeDaemon }) {
+				var unlock func()
+				if members, unlock, err = a.alone(c.Context(), e, file); err != nil {
+					return err
+				}
+				defer unlock()
+			}
+			if err := unwanted(file); err != nil {
 				return err
 			}
 			if err := e.Down(c.Context(), members); err != nil {

@@ -37,20 +37,12 @@ of a program that draws on the whole screen there may be nothing.`,
 
 // showLogs needs no policy: it may be anything by now.
 func (a *app) showLogs(ctx context.Context, service string, follow bool) error {
-	e, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	file, err := a.governed(ctx, e)
-	if err != nil {
-		return err
-	}
-	members, err := e.Members(ctx, file)
+	e, file, members, err := a.here(ctx)
 	if err != nil {
 		return err
 	}
 	if len(members) == 0 {
-		return exit.Failedf("corral run starts it; what it writes is kept as long as it is up", "nothing of %s is up", file)
+		return exit.Failedf(a.starter()+" starts it; what it writes is kept as long as it is up", "nothing of %s is up", file)
 	}
 	var known []string
 	for _, m := range members {

@@ -13,7 +13,6 @@ import (
 	"github.com/corral-sandbox/corral/internal/exit"
 	"github.com/corral-sandbox/corral/internal/host"
 	"github.com/corral-sandbox/corral/internal/spec"
-	"github.com/corral-sandbox/corral/internal/state"
 )
 
 func (a *app) refresh() *cobra.Command {
@@ -55,24 +54,26 @@ func (a *app) refreshNow(ctx context.Context, e *engine.Engine, p *project) (spe
 	}
 	gate, service := running(members)
 	if service.ID == "" || gate.ID == "" {
-		return none, exit.Failedf("corral run and corral up resolve all names when they start", "nothing of %s is up", p.policy.File)
+		return none, exit.Failedf(a.starter()+" resolves all names when it starts", "nothing of %s is up", p.policy.File)
 	}
-	if _, wrong := e.GateWrong(ctx, gate); wrong != "" {
+	switch _, wrong, err := e.GateWrong(ctx, gate); {
+	case err != nil:
+		return none, err
+	case wrong != "":
 		return none, exit.Failedf(cure(service, "corral down ends it"), "the gate: %s", wrong)
 	}
 	if err := a.agreed(ctx, p); err != nil {
 		return none, err
 	}
 	if service.Purpose == engine.PurposeDaemon { // a run holds this itself
-		home, err := state.Home()
-		if err != nil {
-			return none, err
-		}
-		unlock, err := state.Lock(home, p.id())
+		members, unlock, err := a.alone(ctx, e, p.policy.File, p.id())
 		if err != nil {
 			return none, err
 		}
 		defer unlock()
+		if gate, service = running(members); gate.ID == "" || service.ID == "" {
+			return none, engine.ErrTakenDown
+		}
 	}
 	guests, err := host.FindGuests()
 	if err != nil {
@@ -81,18 +82,10 @@ func (a *app) refreshNow(ctx context.Context, e *engine.Engine, p *project) (spe
 	if err := p.asUp(ctx, e, service); err != nil {
 		return none, err
 	}
-	if err := p.identity(ctx); err != nil {
-		return none, err
-	}
-	planned, err := p.draft(ctx, e, nil)(gate.Address)
+	now, err := p.sketch(ctx, e, guests, gate)
 	if err != nil {
 		return none, err
 	}
-	now, err := e.Sketch(guests, planned, service.Purpose)
-	if err != nil {
-		return none, err
-	}
-	now.ID = gate.ID
 	var differs []string
 	for _, m := range []engine.Member{gate, service} {
 		parts, err := e.Differs(now, p.secrets, m)
@@ -113,7 +106,7 @@ func (a *app) refreshNow(ctx context.Context, e *engine.Engine, p *project) (spe
 	}
 	done, err := e.Refresh(ctx, now)
 	if err == nil && p.unboundBy(service) {
-		fmt.Fprintf(a.err, "corral: %s\n", bindGone)
+		a.sayf("%s", bindGone)
 	}
 	return done, err
 }

@@ -83,7 +83,7 @@ func (a *app) runAgent(ctx context.Context, p *project, e *engine.Engine, args [
 		return err
 	}
 	for _, line := range denied {
-		fmt.Fprintln(a.err, "corral:", line)
+		a.sayf("%s", line)
 	}
 	if code != 0 {
 		return exit.Status(code)
@@ -112,7 +112,7 @@ func (a *app) guard(ctx context.Context, e *engine.Engine, g *engine.Gate, servi
 		}
 		fmt.Fprintf(a.err, "%scorral: the gate ended (%s): the agent has no network any more and is ended%s", begin, why, end)
 		if err := e.Stop(ctx, service, agentGrace); err != nil && ctx.Err() == nil {
-			fmt.Fprintf(a.err, "%scorral: %s%s", begin, printable.Escape(err.Error()), end)
+			fmt.Fprintf(a.err, "%scorral: %s%s", begin, printable.Escape(engine.Plain(err.Error())), end)
 		}
 		said <- why
 	}()
@@ -157,7 +157,7 @@ func (a *app) bring(ctx context.Context, e *engine.Engine, p *project, purpose s
 func (a *app) end(ctx context.Context, e *engine.Engine, g *engine.Gate, services ...string) bool {
 	left := e.End(ctx, g, services...)
 	if left != nil {
-		fmt.Fprintf(a.err, "corral: not everything of %s was removed (corral down does it): %v\n", g.Plan.ID, left)
+		a.sayf("not everything of %s was removed (corral down does it): %v", g.Plan.ID, left)
 	}
 	return left == nil
 }

@@ -48,15 +48,7 @@ the host's own services. Exit 1 if it is not up or not well.`,
 // observe looks at what is up of a policy. The policy itself may be anything by
 // now: it is read only where nothing is up.
 func (a *app) observe(ctx context.Context) (statusReport, error) {
-	e, err := a.connect(ctx)
-	if err != nil {
-		return statusReport{}, err
-	}
-	file, err := a.governed(ctx, e)
-	if err != nil {
-		return statusReport{}, err
-	}
-	members, err := e.Members(ctx, file)
+	e, file, members, err := a.here(ctx)
 	if err != nil {
 		return statusReport{}, err
 	}

@@ -150,15 +150,7 @@ var verdictWords = map[string]string{
 }
 
 func (a *app) showTraffic(ctx context.Context, w trafficWish) error {
-	e, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	file, err := a.governed(ctx, e)
-	if err != nil {
-		return err
-	}
-	members, err := e.Members(ctx, file)
+	e, file, members, err := a.here(ctx)
 	if err != nil {
 		return err
 	}
@@ -169,7 +161,7 @@ func (a *app) showTraffic(ctx context.Context, w trafficWish) error {
 		}
 	}
 	if len(gates) == 0 {
-		return exit.Failedf("corral run starts it; a gate remembers for as long as it is up", "no gate of %s is up", file)
+		return exit.Failedf(a.starter()+" starts it; a gate remembers for as long as it is up", "no gate of %s is up", file)
 	}
 	r := trafficReport{Version: spec.Version, Sandbox: gates[0].Sandbox, Rows: []trafficRow{}}
 	in := map[string]policy.Circumstances{} // by service

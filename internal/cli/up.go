@@ -1,14 +1,13 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
+	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -16,7 +15,6 @@ import (
 	"github.com/corral-sandbox/corral/internal/exit"
 	"github.com/corral-sandbox/corral/internal/host"
 	"github.com/corral-sandbox/corral/internal/policy"
-	"github.com/corral-sandbox/corral/internal/printable"
 	"github.com/corral-sandbox/corral/internal/spec"
 	"github.com/corral-sandbox/corral/internal/state"
 )
@@ -39,13 +37,11 @@ the watch and leaves the sandbox up.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.with(c.Context(), func(p *project, e *engine.Engine) error {
-				if err := a.bringUp(c.Context(), e, p); err != nil {
+				notes, err := a.bringUp(c.Context(), e, p)
+				if err != nil || !watch {
 					return err
 				}
-				if !watch {
-					return nil
-				}
-				return a.keepUp(c.Context(), e, p)
+				return a.keepUp(c.Context(), e, p, notes)
 			})
 		},
 	}
@@ -55,44 +51,65 @@ the watch and leaves the sandbox up.`,
 	return c
 }
 
-// bringUp brings up an always-on sandbox and says what it did.
-func (a *app) bringUp(ctx context.Context, e *engine.Engine, p *project) error {
-	did, err := a.heal(ctx, e, p)
+// bringUp brings up an always-on sandbox and says what it did. Notes are what
+// it left as it is.
+func (a *app) bringUp(ctx context.Context, e *engine.Engine, p *project) (notes []string, err error) {
+	if err := a.lasting(ctx, p); err != nil {
+		return nil, err
+	}
+	// A run holds the lock for as long as it lives: it is told, and not waited for.
+	members, err := e.Members(ctx, p.policy.File)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if did {
-		fmt.Fprintf(a.err, "corral: %s is up\n", p.id())
-	} else {
-		fmt.Fprintf(a.err, "corral: %s is up already\n", p.id())
+	if onlyLasting(members) != nil {
+		if err := e.Clear(ctx, p.policy.File); err != nil {
+			return nil, err
+		}
 	}
-	return nil
+	members, unlock, err := a.alone(ctx, e, p.policy.File, p.id())
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	home, err := state.Home()
+	if err != nil {
+		return nil, err
+	}
+	if err := state.SetWanted(home, p.id(), true); err != nil {
+		return nil, err
+	}
+	h, err := a.heal(ctx, e, p, members)
+	for _, note := range h.notes {
+		a.sayf("%s", note)
+	}
+	switch {
+	case err != nil:
+	case h.did:
+		a.sayf("%s is up", p.id())
+	default:
+		a.sayf("%s is up already", p.id())
+	}
+	return h.notes, err
+}
+
+// lasting takes a project to where its always-on sandbox may be brought up.
+func (a *app) lasting(ctx context.Context, p *project) error {
+	if p.policy.Mode != policy.Daemon {
+		return exit.Invalidf("corral run runs it; mode: daemon in the policy makes it always on", "%s: mode: run is for as long as somebody looks after it", p.policy.File)
+	}
+	return a.agreed(ctx, p)
 }
 
 // heal brings up what is missing or wrong of an always-on sandbox, and touches
-// nothing else. It reports whether there was anything.
-func (a *app) heal(ctx context.Context, e *engine.Engine, p *project) (did bool, err error) {
-	if p.policy.Mode != policy.Daemon {
-		return false, exit.Invalidf("corral run runs it; mode: daemon in the policy makes it always on", "%s: mode: run is for as long as somebody looks after it", p.policy.File)
-	}
-	if err := a.agreed(ctx, p); err != nil {
-		return false, err
-	}
-	home, err := state.Home()
-	if err != nil {
-		return false, err
-	}
-	unlock, err := state.Lock(home, p.id())
-	if err != nil {
-		return false, err
-	}
-	defer unlock()
+// nothing else. The caller holds its lock since before members were listed.
+func (a *app) heal(ctx context.Context, e *engine.Engine, p *project, members []engine.Member) (*healing, error) {
 	h := &healing{app: a, engine: e, project: p}
-	if h.guests, err = host.FindGuests(); err != nil {
-		return false, err
+	var err error
+	if h.guests, err = host.FindGuests(); err == nil {
+		err = h.heal(ctx, members)
 	}
-	err = h.heal(ctx)
-	return h.did, err
+	return h, err
 }
 
 // healing is one look at a sandbox and what is done about it.
@@ -102,26 +119,29 @@ type healing struct {
 	project *project
 	guests  host.Guests
 	did     bool
+	notes   []string // what stays as it is and should be known
 
 	gate, service engine.Member // as they are, zero if there is none
 }
 
 func (h *healing) sayf(format string, args ...any) {
 	h.did = true
-	fmt.Fprintf(h.err, "corral: "+format+"\n", args...)
+	h.app.sayf(format, args...)
 }
 
-func (h *healing) heal(ctx context.Context) error {
-	if err := h.look(ctx); err != nil {
+func (h *healing) heal(ctx context.Context, members []engine.Member) error {
+	if err := h.look(ctx, members); err != nil {
 		return err
 	}
 	if h.gate.ID == "" && h.service.ID == "" {
-		h.did = true
-		return h.whole(ctx)
+		return h.anew(ctx, "")
 	}
-	status, why := spec.GateStatus{}, "it is gone"
+	status, why, err := spec.GateStatus{}, "it is gone", error(nil)
 	if h.gate.ID != "" {
-		status, why = h.engine.GateWrong(ctx, h.gate)
+		status, why, err = h.engine.GateWrong(ctx, h.gate)
+	}
+	if err != nil {
+		return err
 	}
 	if why != "" {
 		return h.anew(ctx, why)
@@ -129,18 +149,10 @@ func (h *healing) heal(ctx context.Context) error {
 	if err := h.project.asUp(ctx, h.engine, h.service); err != nil {
 		return err
 	}
-	if err := h.project.identity(ctx); err != nil {
-		return err
-	}
-	planned, err := h.project.draft(ctx, h.engine, nil)(h.gate.Address)
+	now, err := h.project.sketch(ctx, h.engine, h.guests, h.gate)
 	if err != nil {
 		return err
 	}
-	now, err := h.engine.Sketch(h.guests, planned, engine.PurposeDaemon)
-	if err != nil {
-		return err
-	}
-	now.ID = h.gate.ID
 	differs, err := h.engine.Differs(now, h.project.secrets, h.gate)
 	if err != nil {
 		return err
@@ -151,23 +163,31 @@ func (h *healing) heal(ctx context.Context) error {
 	if err := h.carried(ctx, now); err != nil {
 		return err
 	}
+	// The refresh comes last: a gate that goes by the policy as it is now says
+	// that all else does too. And a service does not wait for names.
+	err = h.serve(ctx, now, status)
 	if status.Policy != h.project.policy.Digest {
 		h.sayf("the policy was changed: the gate is refreshed")
-		if err := h.refresh(ctx, now); err != nil {
-			return err
+		err = errors.Join(err, h.refresh(ctx, now))
+	}
+	return err
+}
+
+// onlyLasting is nil if all members are of an always-on sandbox, else the first
+// that is not.
+func onlyLasting(members []engine.Member) *engine.Member {
+	for i := range members {
+		if members[i].Purpose != engine.PurposeDaemon {
+			return &members[i]
 		}
 	}
-	return h.serve(ctx, now, status)
+	return nil
 }
 
 // look finds out what there is. What another policy of the same file left, and
 // what is of another kind, is in the way and goes.
-func (h *healing) look(ctx context.Context) error {
-	members, err := h.engine.Members(ctx, h.project.policy.File)
-	if err != nil {
-		return err
-	}
-	if slices.ContainsFunc(members, func(m engine.Member) bool { return m.Purpose != engine.PurposeDaemon }) {
+func (h *healing) look(ctx context.Context, members []engine.Member) error {
+	if onlyLasting(members) != nil {
 		if err := h.engine.Clear(ctx, h.project.policy.File); err != nil {
 			return err
 		}
@@ -200,9 +220,23 @@ func (h *healing) look(ctx context.Context) error {
 	return h.engine.Resume(ctx, paused)
 }
 
-// anew replaces the gate, with everything that is behind it.
+// anew replaces the gate, with everything that is behind it, for a reason that
+// is empty if there is nothing yet. What can fail comes before the old ones end.
 func (h *healing) anew(ctx context.Context, why string) error {
-	h.sayf("the gate is made anew (%s)%s", why, h.ends())
+	h.did = true
+	err := h.ready(ctx, h.project, toStart)
+	if err == nil {
+		err = h.prepare(ctx)
+	}
+	if err != nil && why != "" {
+		return fmt.Errorf("the gate is to be made anew (%s): %w", why, err)
+	}
+	if err != nil {
+		return err
+	}
+	if why != "" {
+		h.sayf("the gate is made anew (%s)%s", why, h.ends())
+	}
 	var there []engine.Member
 	for _, m := range []engine.Member{h.service, h.gate} {
 		if m.ID != "" {
@@ -210,22 +244,6 @@ func (h *healing) anew(ctx context.Context, why string) error {
 		}
 	}
 	if err := h.engine.Down(ctx, there); err != nil {
-		return err
-	}
-	return h.whole(ctx)
-}
-
-// ends says what a replacement ends.
-func (h *healing) ends() string {
-	if h.service.Running {
-		return fmt.Sprintf(", and %s with it: what ran there was ended", h.service.Service)
-	}
-	return ""
-}
-
-// whole brings up everything.
-func (h *healing) whole(ctx context.Context) error {
-	if err := h.ready(ctx, h.project, toStart); err != nil {
 		return err
 	}
 	w, err := h.anotherLook(ctx)
@@ -240,54 +258,84 @@ func (h *healing) whole(ctx context.Context) error {
 	return h.begin(ctx, w, id, func() bool { return h.end(ctx, h.engine, g, id) })
 }
 
+// prepare makes the images of what is asked for, and looks whether the rest of
+// it can be made.
+func (h *healing) prepare(ctx context.Context) (err error) {
+	p := h.project
+	if p.network, p.host.Subnet, err = inForce(ctx, h.engine); err != nil {
+		return err
+	}
+	planned, err := p.draft(ctx, h.engine, nil)(netip.Addr{})
+	if err != nil {
+		return err
+	}
+	h.engine.Trusted = p.host.Certificates
+	return h.engine.Prepare(ctx, h.guests, p.network, planned)
+}
+
+// ends says what a replacement ends.
+func (h *healing) ends() string {
+	if h.service.Running {
+		return fmt.Sprintf(", and %s with it: what ran there was ended", h.service.Service)
+	}
+	return ""
+}
+
 // serve brings up what joins a gate that is well.
 func (h *healing) serve(ctx context.Context, now *engine.Gate, status spec.GateStatus) error {
-	why := ""
-	switch differs, err := h.engine.Differs(now, h.project.secrets, h.service); {
-	case h.service.ID == "":
-		why = "it is gone"
-	case err != nil:
+	differs, err := h.engine.Differs(now, h.project.secrets, h.service)
+	if err != nil {
 		return err
-	case len(differs) > 0:
-		why = "another is asked for: " + strings.Join(differs, ", ")
-	case h.service.Instance != status.Instance:
-		why = "its gate was started again"
-	case h.project.unboundBy(h.service):
-		why = "the policy file was replaced on this machine, so its read-only bind was gone"
-	case !h.service.Running:
-		return h.again(ctx)
-	default:
-		return nil
 	}
-	name := now.Plan.Services[0].Name
+	unbound := h.project.unboundBy(h.service)
+	why, again := serviceWrong(h.service, differs, status.Instance, unbound)
+	if why == "" && !again {
+		switch err := h.engine.Begun(ctx, h.service.ID); {
+		case errors.Is(err, engine.ErrHandover):
+			why = err.Error()
+		case err != nil:
+			return h.started(ctx, h.service.ID, err)
+		default:
+			if unbound {
+				h.notes = append(h.notes, bindGone)
+			}
+			return nil
+		}
+	}
+	if err := h.ready(ctx, h.project, toStart); err != nil {
+		return err
+	}
+	if now, err = h.project.sketch(ctx, h.engine, h.guests, h.gate); err != nil {
+		return err
+	}
+	if again { // what the repositories need was as at the first start until now
+		differs, err := h.engine.Differs(now, h.project.secrets, h.service)
+		if err != nil {
+			return err
+		}
+		if len(differs) == 0 {
+			return h.again(ctx)
+		}
+		why = "other files are bound now: " + strings.Join(differs, ", ")
+	}
+	if err := h.prepare(ctx); err != nil {
+		return err
+	}
 	ended := ""
 	if h.service.Running {
 		ended = ": what ran there was ended"
 	}
-	h.sayf("%s is made anew (%s)%s", name, why, ended)
+	h.sayf("%s is made anew (%s)%s", now.Plan.Services[0].Name, why, ended)
 	if h.service.ID != "" {
 		if err := h.engine.Remove(ctx, h.service.ID); err != nil {
 			return err
 		}
 	}
-	h.project.host.Shields, h.project.shields, h.project.host.Furniture = nil, nil, nil // as they are now
-	if err := h.ready(ctx, h.project, toStart); err != nil {
-		return err
-	}
-	planned, err := h.project.draft(ctx, h.engine, nil)(h.gate.Address)
-	if err != nil {
-		return err
-	}
-	g, err := h.engine.Sketch(h.guests, planned, engine.PurposeDaemon)
-	if err != nil {
-		return err
-	}
-	g.ID = h.gate.ID
 	w, err := h.anotherLook(ctx)
 	if err != nil {
 		return err
 	}
-	id, err := h.engine.CreateService(ctx, g, planned.Services[0], h.project.secrets, engine.Terminal{})
+	id, err := h.engine.CreateService(ctx, now, now.Plan.Services[0], h.project.secrets, engine.Terminal{})
 	if err != nil {
 		w.abandon(h.project)
 		return err
@@ -295,18 +343,34 @@ func (h *healing) serve(ctx context.Context, now *engine.Gate, status spec.GateS
 	return h.begin(ctx, w, id, func() bool { return h.engine.Remove(ctx, id) == nil })
 }
 
+// serviceWrong says why a service behind a gate that is well is made anew, empty
+// if it is not, and whether it is to be started again. A service that runs does
+// not end because an editor replaced the policy file.
+func serviceWrong(s engine.Member, differs []string, instance string, unbound bool) (why string, again bool) {
+	switch {
+	case s.ID == "":
+		return "it is gone", false
+	case len(differs) > 0:
+		return "another is asked for: " + strings.Join(differs, ", "), false
+	case s.Instance != instance:
+		return "its gate was started again", false
+	case s.Running:
+		return "", false
+	case s.State == "created": // nobody knows whether there was a first look
+		return "it was never started", false
+	case s.State != "exited":
+		return "it is gone", false
+	case unbound:
+		return "the policy file was replaced on this machine, so its read-only bind was gone", false
+	}
+	return "", true
+}
+
 // again starts a service that has ended, as it was. What it changed so far that
 // this machine would execute stays to be told.
 func (h *healing) again(ctx context.Context) error {
-	why := h.engine.WhyEnded(ctx, h.service)
-	if why == "" {
-		why = "it was never started"
-	}
-	h.sayf("%s is started again (%s)", h.service.Service, why)
-	if err := h.preLaunch(ctx, h.project); err != nil {
-		return err
-	}
-	return h.started(h.engine.Begin(ctx, h.service.ID))
+	h.sayf("%s is started again (%s)", h.service.Service, cmp.Or(h.engine.WhyEnded(ctx, h.service), "it ended"))
+	return h.started(ctx, h.service.ID, h.engine.Begin(ctx, h.service.ID))
 }
 
 // begin starts a new service after the first look at what it may change, or
@@ -319,15 +383,19 @@ func (h *healing) begin(ctx context.Context, w *watch, id string, drop func() bo
 		return err
 	}
 	w.stop() // what was there at the start is on record, for status and down
-	return h.started(h.engine.Begin(ctx, id))
+	return h.started(ctx, id, h.engine.Begin(ctx, id))
 }
 
-// started says what to do about a service that did not stay.
-func (h *healing) started(err error) error {
+// started says what to do about a service that did not stay. One that may be on
+// its way still is taken away: the next look would take it for one that runs.
+func (h *healing) started(ctx context.Context, id string, err error) error {
 	if ended := (*engine.Ended)(nil); errors.As(err, &ended) {
 		return exit.Failedf("corral logs has what it said; profile_options.shell.command is what profile shell runs", "%w", err)
 	}
-	return err
+	if err != nil {
+		return errors.Join(err, h.engine.Remove(ctx, id))
+	}
+	return nil
 }
 
 // anotherLook tells what changed so far under a service that ends, and begins
@@ -376,96 +444,4 @@ func (h *healing) refresh(ctx context.Context, now *engine.Gate) error {
 // is another one than there is.
 func (p *project) unboundBy(service engine.Member) bool {
 	return unbound(policy.Seen{Dev: p.policy.Self.Dev, Ino: p.policy.Self.Ino}, []engine.Member{service})
-}
-
-// How long a watch waits after something happened before it heals: longer each
-// time, until there was calm.
-const (
-	healFirst = time.Second
-	healLast  = time.Minute
-	calm      = 2 * time.Minute
-	// lookAnyway is how often to look without a word from the engine, which does
-	// not know whether a gate answers.
-	lookAnyway = 30 * time.Second
-)
-
-// keepUp heals an always-on sandbox whenever something happened to it, until
-// ctx ends or somebody takes it down.
-func (a *app) keepUp(ctx context.Context, e *engine.Engine, p *project) error {
-	unattended := *a
-	unattended.in, unattended.quiet = strings.NewReader(""), true // nobody is there to be asked
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	poke := make(chan struct{}, 1)
-	go func() {
-		_ = e.Watch(ctx, p.policy.File, func() {
-			select {
-			case poke <- struct{}{}:
-			default:
-			}
-		})
-	}()
-	fmt.Fprintf(a.err, "corral: watching %s\n", p.id())
-	pause, healed, told := healFirst, time.Time{}, ""
-	var retry <-chan time.Time
-	for {
-		select {
-		case <-ctx.Done():
-		case <-poke:
-		case <-retry:
-		case <-time.After(lookAnyway):
-		}
-		if time.Since(healed) > calm {
-			pause = healFirst
-		}
-		select { // what belongs together happens within a moment
-		case <-ctx.Done():
-			fmt.Fprintf(a.err, "corral: %s is not watched any more, and stays up\n", p.id())
-			return nil
-		case <-time.After(pause):
-		}
-		retry = nil
-		down, did, err := unattended.healNow(ctx, e, p.policy.File)
-		switch {
-		case ctx.Err() != nil:
-			continue
-		case down:
-			fmt.Fprintf(a.err, "corral: %s was taken down\n", p.id())
-			return nil
-		case err != nil:
-			if said := err.Error(); said != told { // the same again is no news
-				told = said
-				unattended.report(err)
-			}
-			retry = time.After(0)
-		case did:
-			fmt.Fprintf(a.err, "corral: %s is up\n", p.id())
-			told = ""
-		default:
-			told = ""
-			continue
-		}
-		pause, healed = min(2*pause, healLast), time.Now()
-	}
-}
-
-// healNow heals by the policy as it is now. Nothing left of it at all means
-// that somebody took it down.
-func (a *app) healNow(ctx context.Context, e *engine.Engine, file string) (down, did bool, err error) {
-	members, err := e.Members(ctx, file)
-	if err != nil {
-		return false, false, err
-	}
-	if len(members) == 0 {
-		return true, false, nil
-	}
-	if _, err := os.Lstat(file); errors.Is(err, fs.ErrNotExist) {
-		return false, false, exit.Failedf("corral down ends what is up", "%s is gone", printable.Escape(file))
-	}
-	p, err := a.load()
-	if err != nil {
-		return false, false, err
-	}
-	did, err = a.heal(ctx, e, p)
-	return false, did, err
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/corral-sandbox/corral/internal/engine"
 	"github.com/corral-sandbox/corral/internal/exit"
+	"github.com/corral-sandbox/corral/internal/host"
 	"github.com/corral-sandbox/corral/internal/policy"
 	"github.com/corral-sandbox/corral/internal/printable"
 	"github.com/corral-sandbox/corral/internal/report"
@@ -191,6 +192,23 @@ func (p *project) asUp(ctx context.Context, e *engine.Engine, service engine.Mem
 	p.secrets, err = p.variables()
 	p.host.Secrets = names(p.secrets)
 	return err
+}
+
+// sketch is the sandbox as it would be made now behind a gate that is up.
+func (p *project) sketch(ctx context.Context, e *engine.Engine, guests host.Guests, gate engine.Member) (*engine.Gate, error) {
+	if err := p.identity(ctx); err != nil {
+		return nil, err
+	}
+	planned, err := p.draft(ctx, e, nil)(gate.Address)
+	if err != nil {
+		return nil, err
+	}
+	g, err := e.Sketch(guests, planned, gate.Purpose)
+	if err != nil {
+		return nil, err
+	}
+	g.ID = gate.ID
+	return g, nil
 }
 
 // variables are what the policy's env_file says.

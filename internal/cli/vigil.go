@@ -1,0 +1,229 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/corral-sandbox/corral/internal/engine"
+	"github.com/corral-sandbox/corral/internal/exit"
+	"github.com/corral-sandbox/corral/internal/printable"
+)
+
+// How long a watch waits after something happened before it heals: longer each
+// time, until there was calm.
+const (
+	healFirst = time.Second
+	healLast  = time.Minute
+	calm      = 2 * time.Minute
+	// lookAnyway is how often to look without a word from the engine, which does
+	// not know whether a gate answers.
+	lookAnyway = 30 * time.Second
+	// healGrace is what a heal has to come to its end once the watch is asked to:
+	// a gate and a handover have a minute each.
+	healGrace = 2 * time.Minute
+	// farewell bounds the last look of a watch.
+	farewell = 30 * time.Second
+)
+
+// keepUp heals an always-on sandbox whenever something happened to it, until
+// ctx ends or somebody takes it down. Notes were told already.
+func (a *app) keepUp(ctx context.Context, e *engine.Engine, p *project, notes []string) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	poke := make(chan struct{}, 1)
+	go func() {
+		_ = e.Watch(ctx, p.policy.File, func() {
+			select {
+			case poke <- struct{}{}:
+			default:
+			}
+		})
+	}()
+	u, file := a.unattended(p), p.policy.File
+	v := &vigil{
+		sandbox: p.id(),
+		sayf:    a.sayf,
+		report:  func(err error) { a.report(err) },
+		heal:    func(ctx context.Context) (healed, error) { return u.healNow(ctx, e, file) },
+		well:    func(ctx context.Context) error { return allWell(ctx, e, file) },
+		notes:   notes,
+	}
+	return v.keep(ctx, poke)
+}
+
+// unattended is the app of a watch: nobody is there to be asked, the yes of the
+// one who began it was to the policy of then, and it goes on with that very
+// file and project, whatever is put nearer.
+func (a *app) unattended(p *project) *app {
+	u := *a
+	u.in, u.quiet, u.yes = strings.NewReader(""), true, false
+	u.policy, u.project = p.policy.File, p.policy.Dir
+	return &u
+}
+
+// healed is what became of one look.
+type healed struct {
+	down  bool // somebody took it down: nothing is to be up
+	did   bool
+	notes []string
+}
+
+// healNow heals by the policy as it is now, unless somebody took the sandbox
+// down: who does that holds the same lock.
+func (a *app) healNow(ctx context.Context, e *engine.Engine, file string) (healed, error) {
+	p, loadErr := a.load()
+	if _, err := os.Lstat(file); errors.Is(err, fs.ErrNotExist) {
+		loadErr = exit.Failedf("corral down ends what is up", "%s is gone", printable.Escape(file))
+	}
+	var more []string
+	if loadErr == nil {
+		more = append(more, p.id())
+	}
+	members, unlock, err := a.alone(ctx, e, file, more...)
+	if err != nil {
+		return healed{}, err
+	}
+	defer unlock()
+	switch is, err := wanted(file); {
+	case err != nil:
+		return healed{}, err
+	case !is:
+		return healed{down: true}, nil
+	case loadErr != nil:
+		return healed{}, loadErr
+	}
+	if err := a.lasting(ctx, p); err != nil {
+		return healed{}, err
+	}
+	h, err := a.heal(ctx, e, p, members)
+	return healed{did: h.did, notes: h.notes}, err
+}
+
+// errDown is a sandbox that somebody took down.
+var errDown = errors.New("it was taken down")
+
+// allWell is nil if what is to be up of a policy file is up and well.
+func allWell(ctx context.Context, e *engine.Engine, file string) error {
+	switch is, err := wanted(file); {
+	case err != nil:
+		return err
+	case !is:
+		return errDown
+	}
+	members, err := e.Members(ctx, file)
+	if err != nil {
+		return err
+	}
+	if len(members) == 0 {
+		return errors.New("nothing of it is up")
+	}
+	for _, h := range e.Health(ctx, members) {
+		if !h.OK {
+			return fmt.Errorf("%s: %s", h.Service, h.State)
+		}
+	}
+	return nil
+}
+
+// vigil is a watch over one sandbox.
+type vigil struct {
+	sandbox string
+	sayf    func(format string, args ...any)
+	report  func(error)
+	heal    func(context.Context) (healed, error)
+	well    func(context.Context) error
+
+	notes []string // that were told
+}
+
+// keep heals after every poke, and every while anyway, until ctx ends or the
+// sandbox is taken down.
+func (v *vigil) keep(ctx context.Context, poke <-chan struct{}) error {
+	v.sayf("watching %s", v.sandbox)
+	pause, last, told := healFirst, time.Time{}, ""
+	again := false // the last heal failed
+	for {
+		if !again {
+			select {
+			case <-ctx.Done():
+			case <-poke:
+			case <-time.After(lookAnyway):
+			}
+		}
+		if time.Since(last) > calm {
+			pause = healFirst
+		}
+		select { // what belongs together happens within a moment
+		case <-ctx.Done():
+			return v.end(ctx)
+		case <-time.After(pause):
+		}
+		if ctx.Err() != nil {
+			continue
+		}
+		got, err := v.once(ctx)
+		if again = err != nil; !again {
+			told = ""
+		}
+		for _, note := range got.notes {
+			if !slices.Contains(v.notes, note) {
+				v.sayf("%s", note)
+			}
+		}
+		if err == nil {
+			v.notes = got.notes
+		}
+		switch {
+		case got.down:
+			v.sayf("%s was taken down", v.sandbox)
+			return nil
+		case err != nil:
+			if said := err.Error(); said != told { // the same again is no news
+				told = said
+				v.report(err)
+			}
+		case got.did:
+			v.sayf("%s is up", v.sandbox)
+		default:
+			continue
+		}
+		pause, last = min(2*pause, healLast), time.Now()
+	}
+}
+
+// once heals once. What was begun when ctx ends may come to its end.
+func (v *vigil) once(ctx context.Context) (healed, error) {
+	within, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cancel(nil)
+	stop := context.AfterFunc(ctx, func() {
+		v.sayf("what was begun is brought to an end first")
+		select {
+		case <-time.After(healGrace):
+			cancel(fmt.Errorf("it was not done within %v", healGrace))
+		case <-within.Done():
+		}
+	})
+	defer stop()
+	return v.heal(within)
+}
+
+// end says how a sandbox is that is not watched any more.
+func (v *vigil) end(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
+	defer cancel()
+	switch err := v.well(ctx); {
+	case errors.Is(err, errDown):
+		v.sayf("%s was taken down", v.sandbox)
+	case err != nil:
+		return exit.Failedf("corral up heals it", "%s is not watched any more, and is not well: %w", v.sandbox, err)
+	default:
+		v.sayf("%s is not watched any more, and stays up", v.sandbox)
+	}
+	return nil
+}

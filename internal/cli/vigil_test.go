@@ -1,0 +1,127 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// fake is a vigil whose heals go by a list, then nothing is left to do; said is
+// what it told, with the errors.
+func fake(looks []func(context.Context) (healed, error), well error) (v *vigil, said *[]string) {
+	said = &[]string{}
+	var mu sync.Mutex
+	sayf := func(format string, args ...any) {
+		mu.Lock()
+		defer mu.Unlock()
+		*said = append(*said, fmt.Sprintf(format, args...))
+	}
+	n := 0
+	return &vigil{
+		sandbox: "s",
+		sayf:    sayf,
+		report:  func(err error) { sayf("error: %v", err) },
+		heal: func(ctx context.Context) (healed, error) {
+			if n++; n > len(looks) {
+				return healed{}, nil
+			}
+			return looks[n-1](ctx)
+		},
+		well: func(context.Context) error { return well },
+	}, said
+}
+
+func gives(h healed, err error) func(context.Context) (healed, error) {
+	return func(context.Context) (healed, error) { return h, err }
+}
+
+// A heal that failed is tried again, whatever is left of the sandbox; the same
+// error is told once; nothing but a down ends the watch by itself.
+func TestVigil(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		failed := errors.New("no memory")
+		v, said := fake([]func(context.Context) (healed, error){
+			gives(healed{did: true, notes: []string{"old", "new"}}, nil),
+			gives(healed{}, failed), gives(healed{}, failed), gives(healed{}, errors.New("other")), gives(healed{}, failed),
+			gives(healed{did: true, notes: []string{"old", "new"}}, nil),
+			gives(healed{}, nil),
+			gives(healed{down: true}, nil),
+		}, nil)
+		v.notes = []string{"old"}
+		start := time.Now()
+		if err := v.keep(t.Context(), nil); err != nil {
+			t.Error(err)
+		}
+		want := []string{"watching s", "new", "s is up", "error: no memory", "error: other", "error: no memory", "s is up", "s was taken down"}
+		if !slices.Equal(*said, want) {
+			t.Errorf("said %q", *said)
+		}
+		// 31, 32, 4, 8, 16, 62, 60 and 60 s or so: longer each time.
+		if took := time.Since(start); took < 3*time.Minute || took > 8*time.Minute {
+			t.Errorf("it took %v", took)
+		}
+	})
+}
+
+// A signal ends the watch, after what was begun has come to its end; how the
+// sandbox is then is said as it is.
+func TestVigilEnds(t *testing.T) {
+	for name, c := range map[string]struct {
+		well error
+		said string
+		ok   bool
+	}{
+		"well":       {nil, "s is not watched any more, and stays up", true},
+		"not well":   {errors.New("nothing of it is up"), "", false},
+		"taken down": {errDown, "s was taken down", true},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			done := false
+			v, said := fake([]func(context.Context) (healed, error){func(ctx context.Context) (healed, error) {
+				cancel()
+				select {
+				case <-ctx.Done():
+					return healed{}, context.Cause(ctx)
+				case <-time.After(healGrace - time.Second):
+				}
+				done = true
+				return healed{did: true}, nil
+			}}, c.well)
+			poke := make(chan struct{}, 1)
+			poke <- struct{}{}
+			err := v.keep(ctx, poke)
+			if !done {
+				t.Errorf("%s: a heal was cut short", name)
+			}
+			if (err == nil) != c.ok || !c.ok && !strings.Contains(err.Error(), "not well: nothing of it is up") {
+				t.Errorf("%s: %v", name, err)
+			}
+			last := (*said)[len(*said)-1]
+			if c.ok && last != c.said || strings.Contains(last, "stays up") && c.well != nil {
+				t.Errorf("%s: said %q", name, *said)
+			}
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		v, said := fake([]func(context.Context) (healed, error){func(ctx context.Context) (healed, error) {
+			cancel()
+			<-ctx.Done()
+			return healed{}, context.Cause(ctx)
+		}}, errors.New("down"))
+		start := time.Now()
+		if err := v.keep(ctx, nil); err == nil {
+			t.Error("a heal that hangs is well")
+		}
+		if took := time.Since(start); took > lookAnyway+healFirst+healGrace+time.Second || !slices.Contains(*said, fmt.Sprintf("error: it was not done within %v", healGrace)) {
+			t.Errorf("a heal that hangs: %v, said %q", took, *said)
+		}
+	})
+}
