@@ -129,7 +129,9 @@ func changed(now policy.Seen, members []engine.Member, gate *spec.GateStatus) bo
 // containers when its file is replaced by a rename.
 func unbound(now policy.Seen, members []engine.Member) bool {
 	inode := plan.Inode(now.Dev, now.Ino)
-	return slices.ContainsFunc(members, func(m engine.Member) bool { return m.Inode != "" && m.Inode != inode })
+	return slices.ContainsFunc(members, func(m engine.Member) bool {
+		return m.Role == engine.RoleService && m.Inode != "" && m.Inode != inode // a gate has no such bind
+	})
 }
 
 // bindGone is said wherever somebody may notice it.

@@ -294,7 +294,7 @@ func (h *healing) serve(ctx context.Context, now *engine.Gate, status spec.GateS
 		case errors.Is(err, engine.ErrHandover):
 			why = err.Error()
 		case err != nil:
-			return h.started(ctx, h.service.ID, err)
+			return stayed(err)
 		default:
 			if unbound {
 				h.notes = append(h.notes, bindGone)
@@ -386,16 +386,21 @@ func (h *healing) begin(ctx context.Context, w *watch, id string, drop func() bo
 	return h.started(ctx, id, h.engine.Begin(ctx, id))
 }
 
-// started says what to do about a service that did not stay. One that may be on
-// its way still is taken away: the next look would take it for one that runs.
+// started is what became of a start. A service that may be on its way still is
+// taken away: nobody knows what it would become.
 func (h *healing) started(ctx context.Context, id string, err error) error {
-	if ended := (*engine.Ended)(nil); errors.As(err, &ended) {
-		return exit.Failedf("corral logs has what it said; profile_options.shell.command is what profile shell runs", "%w", err)
-	}
-	if err != nil {
+	if err != nil && !errors.As(err, new(*engine.Ended)) {
 		return errors.Join(err, h.engine.Remove(ctx, id))
 	}
-	return nil
+	return stayed(err)
+}
+
+// stayed says what to do about a service that did not stay.
+func stayed(err error) error {
+	if errors.As(err, new(*engine.Ended)) {
+		return exit.Failedf("corral logs has what it said; profile_options.shell.command is what profile shell runs", "%w", err)
+	}
+	return err
 }
 
 // anotherLook tells what changed so far under a service that ends, and begins

@@ -251,12 +251,20 @@ const (
 	mostReasons = 2
 )
 
-// longID is a container's whole identity, which tells a person nothing.
-var longID = regexp.MustCompile(`\b[0-9a-f]{64}\b`)
+// longID is a container's whole identity, which tells a person nothing, or the
+// digest of an image, which may be their own word for it.
+var longID = regexp.MustCompile(`\b(sha256:)?[0-9a-f]{64}\b`)
 
 // Plain is what was said without the identities of containers, with which the
 // engine names them.
-func Plain(said string) string { return longID.ReplaceAllString(said, "…") }
+func Plain(said string) string {
+	return longID.ReplaceAllStringFunc(said, func(id string) string {
+		if strings.HasPrefix(id, "sha256:") {
+			return id
+		}
+		return "…"
+	})
+}
 
 // WhyEnded says in words why a container does not run, by what it said itself
 // and by what the engine knows; empty if it was never started, is paused, or

@@ -14,6 +14,7 @@ import (
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/pkg/stdcopy"
 
+	"github.com/corral-sandbox/corral/internal/render"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
 
@@ -115,10 +116,36 @@ func TestPlain(t *testing.T) {
 		`name "/corral-p" is in use by container "` + id + `". You have to`: `name "/corral-p" is in use by container "…". You have to`,
 		"sandbox p-0123abcd is up": "sandbox p-0123abcd is up",
 		id[1:]:                     id[1:],
+		"debian@sha256:" + id:      "debian@sha256:" + id,
 		"Get /containers/" + id + "/json: EOF (" + id + ")": "Get /containers/…/json: EOF (…)",
 	} {
 		if got := Plain(said); got != want {
 			t.Errorf("%q: %q", said, got)
+		}
+	}
+}
+
+// A service has begun when something else runs in it than its init and the
+// handover.
+func TestHandedOver(t *testing.T) {
+	init, handover := []string{"7", "/sbin/docker-init -- /opt/corral/bin/corral-verify handover -- sh"}, strings.Join(render.Entrypoint, " ")
+	for name, c := range map[string]struct {
+		processes [][]string
+		status    int
+		want      bool
+	}{
+		"nothing yet":  {[][]string{init}, http.StatusOK, false},
+		"the handover": {[][]string{init, {"8", handover + " -- sh"}}, http.StatusOK, false},
+		"the harness":  {[][]string{init, {" 8", "sh"}}, http.StatusOK, true},
+		"ended":        {nil, http.StatusConflict, false},
+	} {
+		e := answered(t, func(w http.ResponseWriter, _ *http.Request, _ string) {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(c.status)
+			json.NewEncoder(w).Encode(container.TopResponse{Processes: c.processes})
+		})
+		if got := e.handedOver(t.Context(), "s", 7); got != c.want {
+			t.Errorf("%s: %v", name, got)
 		}
 	}
 }

@@ -95,6 +95,51 @@ func TestNothingBeforeTheYes(t *testing.T) {
 	}
 }
 
+// R091 of what is always on: neither up, nor a watch, nor a refresh lets
+// anything of it have effect before the yes, and a refresh of what is up lets
+// nothing more of it.
+func TestNothingBeforeTheYesAlwaysOn(t *testing.T) {
+	alwaysForeign := foreign + "mode: daemon\nprofile_options: {shell: {command: [sleep, infinity]}}\n"
+	s := cloned(t, 0, alwaysForeign)
+	netrc := s.private(".netrc", "machine example.com\n", 0)
+	asks := func(args []string, more ...string) {
+		t.Helper()
+		r := s.corral(args...)
+		if r.code != 2 {
+			t.Errorf("%v without a yes: %v", args, r)
+		}
+		for _, want := range append(more, "touch /built", "touch X", netrc, "hint: read it, then say --accept") {
+			if !strings.Contains(r.err, want) {
+				t.Errorf("%v: the question does not say %q: %s", args, want, r.err)
+			}
+		}
+		if strings.Contains(r.err, "permission denied") {
+			t.Errorf("%v: the secrets were opened: %s", args, r.err)
+		}
+	}
+	for _, args := range [][]string{{"up"}, {"up", "--watch"}, {"verify"}} {
+		asks(args, s.dir, "nobody has accepted this policy yet")
+	}
+	if r := s.corral("refresh"); r.code != 1 || !strings.Contains(r.err, "nothing of") || !strings.Contains(r.err, "corral up") {
+		t.Errorf("a refresh of nothing: %v", r)
+	}
+	s.untouched()
+
+	s.write("corral.yaml", "profile: shell\nname: foreign\nmode: daemon\nprofile_options: {shell: {command: [sleep, infinity]}}\n")
+	s.must("up", "--accept")
+	gate, agent, image := s.identity(s.gate()), s.identity(s.agent()), docker(t, "images", "--quiet", "corral-"+s.id+"-main")
+	s.write("corral.yaml", alwaysForeign)
+	for _, args := range [][]string{{"up"}, {"up", "--watch"}, {"refresh"}} {
+		asks(args, "it grants more than was accepted")
+	}
+	if _, err := os.Stat(filepath.Join(s.dir, "X")); err == nil {
+		t.Error("a hook ran")
+	}
+	if s.identity(s.gate()) != gate || s.identity(s.agent()) != agent || docker(t, "images", "--quiet", "corral-"+s.id+"-main") != image {
+		t.Error("something was built or made anew")
+	}
+}
+
 // untouched fails the test if a policy that nobody accepted left a trace.
 func (s *sandbox) untouched() {
 	s.tb.Helper()

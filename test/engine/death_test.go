@@ -6,10 +6,12 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/corral-sandbox/corral/internal/spec"
 	"github.com/corral-sandbox/corral/test/lab"
@@ -80,6 +82,25 @@ func signal(t testing.TB, pid int, sig syscall.Signal) {
 func awaitLog(t testing.TB, container, line string, n int) {
 	t.Helper()
 	run(t, "timeout", "60", "sh", "-c", fmt.Sprintf("until [ $(docker logs %s 2>&1 | grep -c '%s') -ge %d ]; do :; done", container, line, n))
+}
+
+// awaitTries waits until a gate has refused what restless tries: a connection
+// and a lookup.
+func awaitTries(t testing.TB, gate string) {
+	t.Helper()
+	for late := time.Now().Add(time.Minute); ; {
+		var s spec.GateStatus
+		if err := spec.Decode(strings.NewReader(docker(t, "exec", gate, spec.GuestDir+"/bin/corral-gate", "status", "--json")), &s); err != nil {
+			t.Fatal(err)
+		}
+		denied := slices.ContainsFunc(s.Denied, func(d spec.Traffic) bool { return d.Addr.String() == "44.10.9.9" && d.Port == 443 })
+		if denied && slices.ContainsFunc(s.RefusedNames, func(n spec.Refused) bool { return n.Name == "secret.evil.test" }) {
+			return
+		}
+		if time.Now().After(late) {
+			t.Fatalf("the agent does not try: denied %v, refused %v", s.Denied, s.RefusedNames)
+		}
+	}
 }
 
 // Whatever ends a gate, and however: an agent that never stops trying sends not
@@ -158,7 +179,7 @@ func TestDeath(t *testing.T) {
 			if r := s.corral("up", "--accept"); r.code != 0 {
 				t.Fatal(r)
 			}
-			awaitLog(t, s.agent(), "up", 1)
+			awaitTries(t, s.gate())
 			c.die(t, s)
 			r := s.corral("status")
 			if !strings.Contains(r.out, c.status) || (r.code == 0) != c.itself {

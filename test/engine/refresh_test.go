@@ -80,6 +80,12 @@ func TestRefresh(t *testing.T) {
 	}
 	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
 
+	docker(t, "pause", s.gate())
+	if r := s.corral("refresh"); r.code != 1 || !strings.Contains(r.err, "the gate: it is paused") {
+		t.Errorf("a paused gate: %v", r)
+	}
+	docker(t, "unpause", s.gate())
+
 	for _, more := range []struct{ key, part string }{
 		{"resources: {pids: 444}\n", "resources"},
 		{"host_services: [{name: x, port: 8098}]\n", "host services"},

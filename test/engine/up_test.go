@@ -3,6 +3,8 @@ package engine
 import (
 	"bytes"
 	"fmt"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
@@ -263,6 +265,113 @@ func (l *lines) await(t testing.TB, mark int, text string) int {
 	}
 }
 
+// What is started again needs what it was made with: a repository that needs
+// other shields now is another. An editor that replaces the policy file ends
+// nothing, and the next time that the service is made brings its bind back.
+func TestUpOfARepository(t *testing.T) {
+	s := cloned(t, 0, always("repository", forever))
+	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
+	s.host("git init -q")
+	const file = "corral.yaml"
+	text := always("repository", forever) + "mounts: {rw: [" + s.dir + "]}\n"
+	s.write(file, text)
+	s.must("up", "--accept")
+	docker(t, "kill", s.gate())
+	if r := s.corral("up"); r.code != 0 || !strings.Contains(r.err, "the gate is made anew (it is gone: it was killed), and main with it") {
+		t.Errorf("all of it anew: %v", r)
+	}
+	docker(t, "rm", "--force", s.agent())
+	s.must("up")
+	agent := s.identity(s.agent())
+
+	replace := func() { s.write("new.yaml", text); s.host("mv new.yaml " + file) }
+	replace()
+	for range 2 {
+		if r := s.corral("up"); r.code != 0 || !strings.Contains(r.err, "read-only bind in the sandbox is gone") || !strings.Contains(r.err, "is up already") || s.identity(s.agent()) != agent {
+			t.Errorf("the policy file was replaced: %v", r)
+		}
+	}
+	docker(t, "kill", s.agent())
+	if r := s.corral("up"); r.code != 0 || !strings.Contains(r.err, "main is made anew (the policy file was replaced") {
+		t.Errorf("the service has ended: %v", r)
+	}
+	if r := s.corral("status"); r.code != 0 {
+		t.Errorf("the bind is back: %v", r)
+	}
+	if r := s.corral("shell", "--", "sh", "-c", "echo x >> "+file); r.code == 0 {
+		t.Error("the policy file is writable")
+	}
+
+	docker(t, "kill", s.agent())
+	if r := s.corral("up"); r.code != 0 || !strings.Contains(r.err, "main is started again (it was killed)") {
+		t.Errorf("as it was: %v", r)
+	}
+	docker(t, "kill", s.agent())
+	s.host("mkdir -p .git/modules/lib/hooks && touch .git/modules/lib/config .git/modules/lib/HEAD")
+	if r := s.corral("up"); r.code != 0 || !strings.Contains(r.err, "main is made anew (other files are bound now: mounts)") {
+		t.Errorf("another submodule: %v", r)
+	}
+	if r := s.corral("shell", "--", "sh", "-c", "echo x >> .git/modules/lib/config"); r.code == 0 {
+		t.Error("the new submodule is not shielded")
+	}
+	if r := s.corral("verify"); r.code != 0 {
+		t.Error(r)
+	}
+}
+
+// What cannot be made ends nothing that is up: a hook or a build that fails
+// comes before the end of the old ones. A refresh that fails keeps nothing down.
+func TestUpThatFails(t *testing.T) {
+	s := project(t, always("fails", forever))
+	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
+	s.must("up")
+	gate, agent := s.identity(s.gate()), s.identity(s.agent())
+	base := always("fails", forever)
+	for _, c := range []struct{ more, said string }{
+		{"hooks: {pre_launch: [\"false\"]}\nhost_services: [{name: x, port: 8098}]\n", "the gate is to be made anew (another is asked for: host services): "},
+		{"image: {run: [\"false\"]}\n", "building the image of service main failed"},
+		{"hooks: {pre_launch: [\"false\"]}\nresources: {pids: 222}\n", "hook \"false\""},
+	} {
+		s.write("corral.yaml", base+c.more)
+		if r := s.corral("up", "--accept"); r.code != 1 || !strings.Contains(r.err, c.said) {
+			t.Errorf("%s: %v", c.more, r)
+		}
+		if s.identity(s.gate()) != gate || s.identity(s.agent()) != agent {
+			t.Fatalf("%s: something was made anew or ended", c.more)
+		}
+	}
+
+	// The gate does not take the new names, since one of them does not resolve.
+	docker(t, "kill", s.agent())
+	s.write("corral.yaml", strings.Replace(base, "allow: [", "allow: [{domain: none.allowed.test, ports: [443]}, ", 1))
+	if r := s.corral("up", "--accept"); r.code == 0 || !strings.Contains(r.err, "main is started again") || !strings.Contains(r.err, "goes on as before") {
+		t.Errorf("a refresh that fails: %v", r)
+	}
+	if r := s.corral("status"); !strings.Contains(r.out, "main: running") || !strings.Contains(r.out, "was changed") {
+		t.Errorf("status: %v", r)
+	}
+}
+
+// A service that has not begun does not count as up: one that was made and
+// never started is made anew, and one whose handover hangs is waited for.
+func TestUpOfWhatWasNeverStarted(t *testing.T) {
+	s := project(t, always("never", forever))
+	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
+	s.must("up")
+	// The same container, as a corral that was killed in between leaves it.
+	labels := docker(t, "inspect", "--format", "{{range $k, $v := .Config.Labels}}--label={{$k}}={{$v}}\n{{end}}", s.agent())
+	image := docker(t, "inspect", "--format", "{{.Config.Image}}", s.agent())
+	docker(t, "rm", "--force", s.agent())
+	args := append([]string{"create", "--name", s.agent(), "--network", "container:" + s.gate()}, strings.FieldsFunc(labels, func(r rune) bool { return r == '\n' })...)
+	docker(t, append(args, image)...)
+	if r := s.corral("up"); r.code != 0 || !strings.Contains(r.err, "main is made anew (it was never started)") {
+		t.Error(r)
+	}
+	if r := s.corral("verify"); r.code != 0 {
+		t.Error(r)
+	}
+}
+
 // up --watch heals what ends, leaves the sandbox up when it is ended, and ends
 // when somebody takes the sandbox down.
 func TestUpWatch(t *testing.T) {
@@ -286,6 +395,34 @@ func TestUpWatch(t *testing.T) {
 	}
 	if r := s.corral("status"); r.code != 0 {
 		t.Errorf("after the watch: %v", r)
+	}
+
+	// Whoever began it said yes to the policy of then, and to no other.
+	said = &lines{news: make(chan struct{}, 1)}
+	c, _ = s.begin(said, "up", "--watch", "--accept")
+	mark = said.await(t, 0, "watching "+s.id)
+	s.write("corral.yaml", always("watch", forever)+"hooks: {pre_launch: [touch X]}\n")
+	docker(t, "rm", "--force", s.agent())
+	mark = said.await(t, mark, "it grants more than was accepted")
+	if _, err := os.Stat(filepath.Join(s.dir, "X")); err == nil {
+		t.Error("a hook that nobody accepted ran")
+	}
+	// What cannot be healed was not taken down: it is tried again, also where
+	// nothing is left.
+	s.write("corral.yaml", "nonsense\n")
+	docker(t, "rm", "--force", s.gate())
+	mark = said.await(t, mark, "corral.yaml:1:1")
+	s.write("corral.yaml", always("watch", forever))
+	mark = said.await(t, mark, s.id+" is up\n")
+	// Where nothing is up nobody says that it stays up.
+	docker(t, "rm", "--force", s.agent(), s.gate())
+	if err := c.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	said.await(t, mark, "is not watched any more, and is not well: nothing of it is up")
+	_ = c.Wait()
+	if code := c.ProcessState.ExitCode(); code != 1 {
+		t.Errorf("a watch of what is not well ends with %d", code)
 	}
 
 	said = &lines{news: make(chan struct{}, 1)}
