@@ -38,7 +38,7 @@ func judgeKernel(events []spec.Event) Finding {
 		if ev.Check == spec.TrialBackend {
 			backend = ev.Detail
 		}
-		if ev.Result == spec.OK || ev.Check == spec.TrialRules && len(lacks) > 0 { // rules need all the others
+		if ev.Result == spec.OK || ev.Result == spec.Note || ev.Check == spec.TrialRules && len(lacks) > 0 { // rules need all the others
 			continue
 		}
 		if first == "" {

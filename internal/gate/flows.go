@@ -25,7 +25,16 @@ const (
 	leftShown = 5
 )
 
-// countFlows counts the connections to each fading address.
+// flows are the kernel's.
+func (g *gate) flows(ctx context.Context, begin func() func(netfilter.Flow) bool) ([]netfilter.Flow, error) {
+	if err := failpoint("flows"); err != nil {
+		return nil, err
+	}
+	return g.kernel.Flows(ctx, begin)
+}
+
+// countFlows counts the connections to each fading address that have been
+// established. One that is only tried keeps no address.
 func (g *gate) countFlows(ctx context.Context, pins []spec.Pin) ([]spec.Pin, error) {
 	fading := map[netip.Addr]bool{}
 	for _, p := range pins {
@@ -36,14 +45,17 @@ func (g *gate) countFlows(ctx context.Context, pins []spec.Pin) ([]spec.Pin, err
 	if len(fading) == 0 {
 		return pins, nil
 	}
-	count := map[netip.AddrPort]int{}
-	ports := map[netip.Addr]int{}
-	_, err := g.kernel.Flows(ctx, func(f netfilter.Flow) bool {
-		if to := f.Destination; f.Live() && fading[to.Addr()] {
-			count[to]++
-			ports[to.Addr()]++
+	var count map[netip.AddrPort]int
+	var ports map[netip.Addr]int
+	_, err := g.flows(ctx, func() func(netfilter.Flow) bool {
+		count, ports = map[netip.AddrPort]int{}, map[netip.Addr]int{}
+		return func(f netfilter.Flow) bool {
+			if to := f.Destination; f.Established() && fading[to.Addr()] {
+				count[to]++
+				ports[to.Addr()]++
+			}
+			return false
 		}
-		return false
 	})
 	if err != nil {
 		return pins, err
@@ -54,11 +66,11 @@ func (g *gate) countFlows(ctx context.Context, pins []spec.Pin) ([]spec.Pin, err
 		for j := range p.Fading {
 			f := &pins[i].Fading[j]
 			f.Flows = 0
-			if p.AnyPort {
+			if f.AnyPort {
 				f.Flows = ports[f.Addr]
 			}
-			for _, port := range p.Ports {
-				if !p.AnyPort {
+			for _, port := range f.Ports {
+				if !f.AnyPort {
 					f.Flows += count[netip.AddrPortFrom(f.Addr, port)]
 				}
 			}
@@ -67,8 +79,14 @@ func (g *gate) countFlows(ctx context.Context, pins []spec.Pin) ([]spec.Pin, err
 	return pins, nil
 }
 
-// tidy does what a refresh left for later.
+// tidy does what a refresh left for later, unless one is at it.
 func (g *gate) tidy(ctx context.Context) {
+	select {
+	case g.turn <- struct{}{}:
+		defer g.endTurn()
+	default:
+		return
+	}
 	g.mu.Lock()
 	unended := g.unended
 	g.mu.Unlock()
@@ -81,12 +99,6 @@ func (g *gate) tidy(ctx context.Context) {
 			g.sayf("warning: connections to what is granted no longer: %v", err)
 		}
 		g.warned = err != nil
-	}
-	select {
-	case g.turn <- struct{}{}:
-		defer g.endTurn()
-	default:
-		return // a refresh is at it
 	}
 	if err := g.retire(ctx); err != nil && ctx.Err() == nil {
 		g.sayf("warning: what names no longer have stays pinned: %v", err)
@@ -113,28 +125,32 @@ func (g *gate) retire(ctx context.Context) error {
 	g.mu.Lock()
 	g.lookAgain = now.Add(every)
 	g.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, flowTimeout)
+	first, cancel := context.WithTimeout(ctx, flowTimeout)
 	defer cancel()
-	counted, err := g.countFlows(ctx, pins)
+	counted, err := g.countFlows(first, pins)
 	if err != nil {
 		return err
 	}
 	kept := thin(doc, counted, now)
-	if err := g.putSets(ctx, sets(kept)); err != nil {
+	if err := g.putSets(first, sets(kept)); err != nil {
 		return err
 	}
-	// A connection that began just before the set shrank keeps its address.
-	counted, err = g.countFlows(ctx, pins)
+	// A connection that began just before the set shrank keeps its address; one that
+	// is not established yet is ended. Whatever happens, the sets go with the pins.
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), flowTimeout)
+	defer cancel()
+	counted, err = g.countFlows(last, pins)
 	if err == nil {
 		kept = thin(doc, counted, now)
 	} else {
 		kept = pins
 	}
-	if err := errors.Join(err, g.putSets(ctx, sets(kept))); err != nil {
+	if err := errors.Join(err, g.putSets(last, sets(kept))); err != nil {
 		return err
 	}
 	g.mu.Lock()
 	g.pins = kept
+	g.unended = true
 	g.mu.Unlock()
 	var lines []string
 	for i, p := range pins {
@@ -157,10 +173,18 @@ func (g *gate) retire(ctx context.Context) error {
 // endUnlisted ends every connection from here to what nothing grants any more, and
 // returns how many those were. It has to be called again while unended is set: a
 // connection may have begun while the sets changed. What remains of the names that
-// before had and are gone is remembered as shared.
-func (g *gate) endUnlisted(ctx context.Context, before []spec.Pin) (int, error) {
+// before had and are gone is remembered as shared. The caller has the turn, so no
+// lookup of a refresh runs.
+func (g *gate) endUnlisted(ctx context.Context, before []spec.Pin) (ended int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, flowTimeout)
 	defer cancel()
+	defer func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if g.why = ""; err != nil {
+			g.why = err.Error()
+		}
+	}()
 	local, err := localAddrs()
 	if err != nil {
 		return 0, err
@@ -169,30 +193,36 @@ func (g *gate) endUnlisted(ctx context.Context, before []spec.Pin) (int, error) 
 	pinned := entries(g.applied.sets)
 	g.fence.Unlock()
 	g.mu.Lock()
-	doc, pins, resolvers := g.spec, g.pins, slices.Concat(g.spec.Resolvers, g.asking)
+	doc, pins := g.spec, g.pins
 	g.mu.Unlock()
+	workers := func(to netip.AddrPort) bool { // whose lookups for the service may run
+		return doc.Class == spec.ClassPublic && to.Port() == dnsPort && slices.Contains(doc.Resolvers, to.Addr())
+	}
 	var shared []sharing
-	unlisted, err := g.kernel.Flows(ctx, func(f netfilter.Flow) bool {
-		to := f.Destination
-		switch {
-		case local[to.Addr()]: // it came in
-		case to.Port() == dnsPort && slices.Contains(resolvers, to.Addr()): // the worker's
-		case !grants(doc, pinned, to):
-			return true
-		case before != nil && f.Live() && len(shared) < maxSharing:
-			with := namesOf(pins, to)
-			for _, n := range namesOf(before, to) {
-				if len(with) > 0 && !slices.Contains(with, n) {
-					shared = append(shared, sharing{f.Source, to, n, with[0]})
+	unlisted, err := g.flows(ctx, func() func(netfilter.Flow) bool {
+		shared = nil
+		return func(f netfilter.Flow) bool {
+			to := f.Destination
+			switch {
+			case local[to.Addr()]: // it came in
+			case workers(to):
+			case !grants(doc, pinned, to):
+				return true
+			case before != nil && f.Live() && len(shared) < maxSharing:
+				with := namesOf(pins, to)
+				for _, n := range namesOf(before, to) {
+					if len(with) > 0 && !slices.Contains(with, n) {
+						shared = append(shared, sharing{f.Source, to, n, with[0]})
+					}
 				}
 			}
+			return false
 		}
-		return false
 	})
 	if err != nil {
 		return 0, err
 	}
-	ended, err := g.kernel.End(ctx, unlisted...)
+	ended, err = g.kernel.End(ctx, unlisted...)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.unended = len(unlisted) > 0
@@ -225,7 +255,11 @@ func localAddrs() (map[netip.Addr]bool, error) {
 func namesOf(pins []spec.Pin, to netip.AddrPort) []string {
 	var names []string
 	for _, p := range pins {
-		if (p.AnyPort || slices.Contains(p.Ports, to.Port())) && slices.Contains(addresses(p), to.Addr()) && !slices.Contains(names, p.Domain) {
+		has := (p.AnyPort || slices.Contains(p.Ports, to.Port())) && slices.Contains(p.Addrs, to.Addr()) ||
+			slices.ContainsFunc(p.Fading, func(f spec.Fading) bool {
+				return f.Addr == to.Addr() && (f.AnyPort || slices.Contains(f.Ports, to.Port()))
+			})
+		if has && !slices.Contains(names, p.Domain) {
 			names = append(names, p.Domain)
 		}
 	}
@@ -254,13 +288,14 @@ func (g *gate) stillShared(ctx context.Context) ([]spec.Shared, error) {
 		live[pair{s.source, s.to}] = false
 	}
 	g.mu.Unlock()
-	if _, err := g.kernel.Flows(ctx, func(f netfilter.Flow) bool {
+	look := func(f netfilter.Flow) bool {
 		p := pair{f.Source, f.Destination}
 		if _, known := live[p]; known {
 			live[p] = f.Live()
 		}
 		return false
-	}); err != nil {
+	}
+	if _, err := g.flows(ctx, func() func(netfilter.Flow) bool { return look }); err != nil {
 		return shared, err
 	}
 	g.mu.Lock()

@@ -150,8 +150,14 @@ func refresh(ctx context.Context, stdout io.Writer, file string, asJSON bool) er
 	if err := json.Unmarshal(answer, &r); err != nil {
 		return err
 	}
-	_, err = io.WriteString(stdout, refreshedText(r))
-	return err
+	if _, err := io.WriteString(stdout, refreshedText(r)); err != nil {
+		return err
+	}
+	if r.Unended != "" {
+		return exit.Failedf("the new policy is in force, and the gate tries again until they have ended; corral-gate status says whether they have",
+			"connections to what is granted no longer go on: %s", r.Unended)
+	}
+	return nil
 }
 
 func refreshedText(r spec.Refreshed) string {
@@ -226,6 +232,12 @@ func statusText(s spec.GateStatus) string {
 		fmt.Fprintf(&b, "unpinned %s: %s (%s)\n", u.Domain, u.Reason, u.Origin)
 	}
 	b.WriteString(sharedText(s.Shared))
+	if s.Unended != "" {
+		fmt.Fprintf(&b, "CONNECTIONS TO WHAT IS GRANTED NO LONGER GO ON: %s\n", s.Unended)
+	}
+	if s.Uncounted != "" {
+		fmt.Fprintf(&b, "connections could not be counted: %s\n", s.Uncounted)
+	}
 	for _, r := range s.Rules {
 		if r.Packets > 0 && r.Chain == "OUTPUT" { // where everything is decided
 			fmt.Fprintf(&b, "rule     %s %s %s × %d packets, %d bytes\n", r.Family, r.Chain, r.Rule, r.Packets, r.Bytes)

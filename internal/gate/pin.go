@@ -87,14 +87,14 @@ func decide(g spec.Gate, before outcome, results map[string]resolution, now time
 	for _, n := range g.Names {
 		r, asked := results[n.Domain]
 		addrs, err := admit(n, r, never)
-		old, had := lately(before.pins, n, never)
+		old, left := lately(before.pins, n, never)
 		p := spec.Pin{Domain: n.Domain, Addrs: addrs, Ports: sorted(n.Ports), AnyPort: n.AnyPort,
 			TTL: r.ttl, At: now, Soft: n.Soft, Origin: n.Origin}
 		switch {
 		case err == nil:
-			p.Fading = fade(old, addrs, now)
-		case had:
-			p.Addrs, p.Fading, p.TTL, p.At, p.Failed = old.Addrs, old.Fading, old.TTL, old.At, old.Failed
+			p.Fading = fade(left, addrs, now)
+		case len(old.Addrs) > 0:
+			p.Addrs, p.Fading, p.TTL, p.At, p.Failed = old.Addrs, fade(left, old.Addrs, now), old.TTL, old.At, old.Failed
 			if asked {
 				p.Failed = err.Error()
 			}
@@ -115,9 +115,29 @@ func decide(g spec.Gate, before outcome, results map[string]resolution, now time
 }
 
 // lately is what a name was pinned to, as far as it may be still, with the newest
-// lookup's particulars. Without any of its addresses it is nothing.
-func lately(pins []spec.Pin, n spec.Name, never []netip.Prefix) (old spec.Pin, had bool) {
-	may := func(a netip.Addr) bool { return netguard.Pin(a, n.Private, never) == nil }
+// lookup's particulars; and each of its addresses with those of its ports there that
+// it is granted now.
+func lately(pins []spec.Pin, n spec.Name, never []netip.Prefix) (old spec.Pin, left []spec.Fading) {
+	keep := func(f spec.Fading) bool {
+		if netguard.Pin(f.Addr, n.Private, never) != nil {
+			return false
+		}
+		i := slices.IndexFunc(left, func(o spec.Fading) bool { return o.Addr == f.Addr })
+		if i < 0 {
+			i = len(left)
+			left = append(left, spec.Fading{Addr: f.Addr, Since: f.Since, Flows: f.Flows})
+		}
+		switch {
+		case f.AnyPort && n.AnyPort:
+			left[i].AnyPort = true
+		case f.AnyPort:
+			left[i].Ports = sorted(n.Ports)
+		default:
+			granted := slices.DeleteFunc(slices.Clone(f.Ports), func(p uint16) bool { return !n.AnyPort && !slices.Contains(n.Ports, p) })
+			left[i].Ports = sorted(append(granted, left[i].Ports...))
+		}
+		return true
+	}
 	for _, p := range pins {
 		if p.Domain != n.Domain {
 			continue
@@ -126,33 +146,29 @@ func lately(pins []spec.Pin, n spec.Name, never []netip.Prefix) (old spec.Pin, h
 			old.TTL, old.At, old.Failed = p.TTL, p.At, p.Failed
 		}
 		for _, a := range p.Addrs {
-			if may(a) && !slices.Contains(old.Addrs, a) {
+			if keep(spec.Fading{Addr: a, Ports: p.Ports, AnyPort: p.AnyPort}) && !slices.Contains(old.Addrs, a) {
 				old.Addrs = append(old.Addrs, a)
 			}
 		}
 		for _, f := range p.Fading {
-			same := func(o spec.Fading) bool { return o.Addr == f.Addr }
-			if may(f.Addr) && !slices.ContainsFunc(old.Fading, same) {
-				old.Fading = append(old.Fading, f)
-			}
+			keep(f)
 		}
 	}
-	old.Fading = slices.DeleteFunc(old.Fading, func(f spec.Fading) bool { return slices.Contains(old.Addrs, f.Addr) })
-	return old, len(old.Addrs) > 0
+	return old, left
 }
 
-// fade has what old had and addrs do not have, the longest gone first.
-func fade(old spec.Pin, addrs []netip.Addr, now time.Time) []spec.Fading {
+// fade has what is left of addresses that are not in addrs, the longest gone first.
+// Those that have not been gone so far are from now on.
+func fade(left []spec.Fading, addrs []netip.Addr, now time.Time) []spec.Fading {
 	var fading []spec.Fading
-	for _, f := range old.Fading {
-		if !slices.Contains(addrs, f.Addr) {
-			fading = append(fading, f)
+	for _, f := range left {
+		if slices.Contains(addrs, f.Addr) || !f.AnyPort && len(f.Ports) == 0 {
+			continue
 		}
-	}
-	for _, a := range old.Addrs {
-		if !slices.Contains(addrs, a) {
-			fading = append(fading, spec.Fading{Addr: a, Since: now})
+		if f.Since.IsZero() {
+			f.Since = now
 		}
+		fading = append(fading, f)
 	}
 	slices.SortStableFunc(fading, func(a, b spec.Fading) int { return a.Since.Compare(b.Since) })
 	return fading
@@ -242,11 +258,18 @@ func sharedAddrs(pins []spec.Pin) []string {
 // tableOf has one entry a name, with all its addresses.
 func tableOf(pins []spec.Pin) []spec.Pin {
 	var table []spec.Pin
-	seen := map[string]bool{}
+	seen := map[string]int{}
 	for _, p := range pins {
-		if !seen[p.Domain] {
-			seen[p.Domain] = true
+		i, known := seen[p.Domain]
+		if !known {
+			seen[p.Domain] = len(table)
 			table = append(table, p)
+			continue
+		}
+		for _, f := range p.Fading {
+			if !slices.ContainsFunc(table[i].Fading, func(o spec.Fading) bool { return o.Addr == f.Addr }) {
+				table[i].Fading = append(slices.Clip(table[i].Fading), f)
+			}
 		}
 	}
 	return table
@@ -262,15 +285,20 @@ const (
 	resolverTextPublic = "nameserver 127.0.0.1\noptions ndots:0 timeout:5 attempts:1\n"
 )
 
-// hostsText is the hosts file: loopback, the container's own line as the
-// engine wrote it to old, and the pins. Whatever else old had is gone.
-func hostsText(old, hostname string, pins []spec.Pin) string {
+// hostsText is the hosts file: loopback, the container's own lines as the engine
+// wrote them to old, one for each of own, and the pins. Whatever else old had is gone.
+func hostsText(old, hostname string, own map[netip.Addr]bool, pins []spec.Pin) string {
 	var b strings.Builder
 	b.WriteString("127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n")
+	told := map[netip.Addr]bool{}
 	for line := range strings.Lines(old) {
 		entry, _, _ := strings.Cut(line, "#")
 		fields := strings.Fields(entry)
-		if len(fields) > 1 && slices.Contains(fields[1:], hostname) && hostname != "localhost" {
+		if len(fields) < 2 || !slices.Contains(fields[1:], hostname) || hostname == "localhost" {
+			continue
+		}
+		if a, err := netip.ParseAddr(fields[0]); err == nil && own[a] && !told[a] {
+			told[a] = true
 			b.WriteString(strings.Join(fields, "\t") + "\n")
 		}
 	}
@@ -293,11 +321,15 @@ func writeNames(class spec.Class, pins []spec.Pin, serving bool) error {
 	if err != nil {
 		return err
 	}
+	own, err := localAddrs()
+	if err != nil {
+		return err
+	}
 	write := writeInPlace
 	if !serving {
 		write = func(path string, _ []byte, text string) error { return os.WriteFile(path, []byte(text), 0o644) }
 	}
-	if err := write(hostsFile, old, hostsText(string(old), hostname, pins)); err != nil {
+	if err := write(hostsFile, old, hostsText(string(old), hostname, own, pins)); err != nil {
 		return err
 	}
 	if old, err = os.ReadFile(resolverFile); err != nil {

@@ -89,19 +89,20 @@ func TestDecideTellsAll(t *testing.T) {
 }
 
 func TestHostsText(t *testing.T) {
-	old := "127.0.0.1\tlocalhost\n::1 localhost\n172.30.0.9\tbox # ours\n10.9.8.7 left.evil.test\n1.2.3.4 xbox\n# box\n\n"
+	own := map[netip.Addr]bool{addr("127.0.0.1"): true, addr("172.30.0.9"): true, addr("10.77.0.3"): true}
+	old := "127.0.0.1\tlocalhost\n::1 localhost\n172.30.0.9\tbox # ours\n172.30.0.9 box more.evil.test\n10.9.8.7 left.evil.test\n10.9.8.6 box\nnonsense box\n10.77.0.3 box.own.test box\n1.2.3.4 xbox\n# box\n\n"
 	pins := []spec.Pin{
 		{Domain: "a.test", Addrs: []netip.Addr{addr("44.10.0.10"), addr("44.10.0.11")}, Ports: []uint16{443}},
 		{Domain: "a.test", Addrs: []netip.Addr{addr("44.10.0.10"), addr("44.10.0.11")}, Ports: []uint16{22}},
 		{Domain: "b.test", Addrs: []netip.Addr{addr("44.10.0.10")}},
 	}
-	want := "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n172.30.0.9\tbox\n" +
+	want := "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n172.30.0.9\tbox\n10.77.0.3\tbox.own.test\tbox\n" +
 		"44.10.0.10\ta.test\n44.10.0.11\ta.test\n44.10.0.10\tb.test\n"
-	got := hostsText(old, "box", pins)
+	got := hostsText(old, "box", own, pins)
 	if got != want {
 		t.Errorf("got:\n%s", got)
 	}
-	if again := hostsText(got, "box", pins); again != want {
+	if again := hostsText(got, "box", own, pins); again != want {
 		t.Errorf("again:\n%s", again)
 	}
 }

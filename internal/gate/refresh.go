@@ -136,9 +136,11 @@ func (g *gate) renew(ctx context.Context, doc spec.Gate, names []string, file st
 		return spec.Refreshed{}, unpinnable(doc, results, err)
 	}
 	if slices.ContainsFunc(next.pins, func(p spec.Pin) bool { return len(p.Fading) > maxFading }) {
-		if counted, err := g.countFlows(ctx, next.pins); err == nil { // otherwise all of it stays
-			next.pins = thin(doc, counted, time.Time{}) // retire does the rest
+		counted, err := g.countFlows(ctx, next.pins)
+		if err != nil {
+			g.sayf("refresh: warning: %v", err) // as counted before: the limit holds all the same
 		}
+		next.pins = thin(doc, counted, time.Time{}) // retire does the rest
 	}
 	had, has := sets(before.pins), sets(next.pins)
 	added, removed := gone(has, had), gone(had, has)
@@ -155,6 +157,7 @@ func (g *gate) renew(ctx context.Context, doc spec.Gate, names []string, file st
 	r := spec.Refreshed{Version: spec.Version, Pins: next.pins, Unpinned: next.unpinned, Added: added, Removed: removed, Shared: []spec.Shared{}}
 	if unended {
 		if r.Ended, err = g.endUnlisted(ctx, before.pins); err != nil {
+			r.Unended = err.Error()
 			g.sayf("refresh: warning: not every connection to what is granted no longer could be ended, it is tried again: %v", err)
 		}
 		if r.Shared, err = g.stillShared(ctx); err != nil {
@@ -172,9 +175,6 @@ func (g *gate) lookUpAgain(ctx context.Context, was, doc spec.Gate, names []stri
 	if len(names) == 0 {
 		return nil, nil
 	}
-	g.mu.Lock()
-	g.asking = doc.Resolvers
-	g.mu.Unlock()
 	if err := g.putChains(ctx, doc, refreshing); err != nil {
 		return nil, fmt.Errorf("open lookups: %w", err)
 	}
@@ -188,9 +188,6 @@ func (g *gate) lookUpAgain(ctx context.Context, was, doc spec.Gate, names []stri
 	if err := g.putChains(last, was, serving); err != nil {
 		return nil, g.giveUp(fmt.Errorf("refresh: lookups cannot be closed again: %w", err))
 	}
-	g.mu.Lock()
-	g.asking = nil
-	g.mu.Unlock()
 	if ctx.Err() != nil {
 		failed = context.Cause(ctx)
 	}
@@ -214,7 +211,8 @@ func (g *gate) passage(was, doc, read spec.Gate, before, next outcome, file stri
 			if reflect.DeepEqual(was, doc) && sameAddrs(before.pins, next.pins) {
 				return nil
 			}
-			return errors.Join(writeNames(doc.Class, named(doc, pins), true), g.tellWorker(ctx, doc, pins, true))
+			g.tellWorker(ctx, doc, pins, true)
+			return writeNames(doc.Class, named(doc, pins), true)
 		}
 	}
 	var old []byte
@@ -293,14 +291,20 @@ func (g *gate) giveUp(err error) error {
 	return err
 }
 
+var errClosing = errors.New("the gate closes")
+
 // putSets changes the sets, for the watchdog in one step. If it cannot, they are as
 // they were.
 func (g *gate) putSets(ctx context.Context, s []netfilter.Set) error {
 	g.fence.Lock()
 	defer g.fence.Unlock()
+	if g.closing.Load() {
+		return errClosing
+	}
 	if netfilter.Digest(nil, s) == netfilter.Digest(nil, g.applied.sets) {
 		return nil
 	}
+	g.edition++
 	if err := g.kernel.ApplySets(ctx, s...); err != nil {
 		return g.putBack(ctx, err, func(ctx context.Context) error { return g.kernel.ApplySets(ctx, g.applied.sets...) })
 	}
@@ -313,6 +317,10 @@ func (g *gate) putSets(ctx context.Context, s []netfilter.Set) error {
 func (g *gate) putChains(ctx context.Context, doc spec.Gate, at stage) error {
 	g.fence.Lock()
 	defer g.fence.Unlock()
+	if g.closing.Load() {
+		return errClosing
+	}
+	g.edition++
 	rules := slices.Clone(g.applied.rules)
 	for i, want := range g.families(doc, at) {
 		changed := netfilter.Changed(rules[i], want)

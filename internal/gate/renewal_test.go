@@ -31,7 +31,7 @@ func pinOf(at time.Time, fading []spec.Fading, s ...string) spec.Pin {
 // What becomes of a name that had pins, by what its lookup gives now (R003).
 func TestDecideAgain(t *testing.T) {
 	earlier, later := noon.Add(-time.Hour), noon.Add(time.Hour)
-	had := pinOf(noon, []spec.Fading{{Addr: addr("44.10.0.13"), Since: earlier}}, "44.10.0.10", "44.10.0.11")
+	had := pinOf(noon, []spec.Fading{{Addr: addr("44.10.0.13"), Since: earlier, Ports: []uint16{443}}}, "44.10.0.10", "44.10.0.11")
 	failure := resolution{err: errors.New("no answer")}
 	found := func(s ...string) resolution { return resolution{addrs: addrs(s...), ttl: time.Second} }
 	for what, tt := range map[string]struct {
@@ -91,6 +91,111 @@ func TestDecideAgain(t *testing.T) {
 	g.Names = []spec.Name{{Domain: "a.test", Ports: []uint16{443}}}
 	if got, err := decide(g, outcome{pins: []spec.Pin{had}}, nil, later); err != nil || got.pins[0].Failed != "no answer" {
 		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// An address that a name no longer has is granted no port that it was not granted while
+// it had it, whatever the document says since; what is taken away goes at once.
+func TestFadingPorts(t *testing.T) {
+	grant := func(anyPort bool, ports ...uint16) spec.Name {
+		return spec.Name{Domain: "a.test", Ports: ports, AnyPort: anyPort, Origin: "corral.yaml:7"}
+	}
+	only := func(ports ...uint16) []spec.Name { return []spec.Name{grant(false, ports...)} }
+	all := []spec.Name{grant(true)}
+	gone := addr("44.10.0.10")
+	for what, tt := range map[string]struct {
+		had   []spec.Name
+		since [][]spec.Name // one refresh each
+		want  string
+	}{
+		"as it was":               {only(443), [][]spec.Name{only(443)}, "443"},
+		"wider":                   {only(443), [][]spec.Name{only(443, 8443)}, "443"},
+		"wider later":             {only(443), [][]spec.Name{only(443), only(22, 443)}, "443"},
+		"any port":                {only(443), [][]spec.Name{all}, "443"},
+		"any port later":          {only(443), [][]spec.Name{only(443), all}, "443"},
+		"narrower":                {only(443, 8443), [][]spec.Name{only(8443)}, "8443"},
+		"narrower later":          {only(443, 8443), [][]spec.Name{only(443, 8443), only(443)}, "443"},
+		"narrower and wide again": {only(443, 8443), [][]spec.Name{only(443), only(443, 8443)}, "443"},
+		"other ports":             {only(443), [][]spec.Name{only(8443)}, ""},
+		"any as it was":           {all, [][]spec.Name{all}, "any"},
+		"no longer any":           {all, [][]spec.Name{only(22)}, "22"},
+		"no longer any, again":    {all, [][]spec.Name{only(22), all}, "22"},
+		"listed twice":            {[]spec.Name{grant(false, 443), grant(false, 22)}, [][]spec.Name{only(22, 443, 80)}, "22 443"},
+		"listed twice now":        {only(443), [][]spec.Name{{grant(false, 443), grant(false, 22)}}, "443"},
+	} {
+		for _, failing := range []bool{false, true} { // at last, which keeps what fades too
+			g := document
+			g.Names = tt.had
+			got, err := decide(g, outcome{}, map[string]resolution{"a.test": {addrs: []netip.Addr{gone}}}, noon)
+			for i, names := range tt.since {
+				r := resolution{addrs: addrs("44.10.0.11")}
+				if failing && i == len(tt.since)-1 && i > 0 {
+					r = resolution{err: errors.New("no answer")}
+				}
+				g.Names = names
+				if err == nil {
+					got, err = decide(g, got, map[string]resolution{"a.test": r}, noon.Add(time.Minute))
+				}
+			}
+			if err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+			var granted []string
+			for e := range entries(sets(got.pins)) {
+				if e.Addr == gone {
+					granted = append(granted, portsText([]uint16{e.Port}, e.Port == 0))
+				}
+			}
+			slices.Sort(granted)
+			if strings.Join(granted, " ") != tt.want {
+				t.Errorf("%s: granted %v, want %q", what, granted, tt.want)
+			}
+			for _, port := range []uint16{22, 80, 443, 8443} {
+				named := len(namesOf(got.pins, netip.AddrPortFrom(gone, port))) > 0
+				if want := tt.want == "any" || slices.Contains(granted, fmt.Sprint(port)); named != want {
+					t.Errorf("%s: port %d is the name's: %v", what, port, named)
+				}
+			}
+		}
+	}
+}
+
+// While something of the kernel changes, what is read of it does not count, and nobody
+// waits for the reading unless there is one change after the other.
+func TestSteady(t *testing.T) {
+	for changes, want := range map[int]int{0: 1, 1: 2, steadyTries - 2: steadyTries - 1, steadyTries - 1: steadyTries, 100: steadyTries} {
+		g := &gate{}
+		readings := 0
+		err := g.steady(func(a applied) error {
+			readings++
+			free := g.fence.TryLock()
+			if free != (readings < steadyTries) {
+				t.Errorf("reading %d of %d changes: fence free %v", readings, changes, free)
+			}
+			if free && readings <= changes {
+				g.edition++
+				g.applied.nat = fmt.Sprint(readings)
+			}
+			if free {
+				g.fence.Unlock()
+			}
+			return errors.New(a.nat)
+		})
+		if last := readings - 1; readings != want || err == nil || last > 0 && err.Error() != fmt.Sprint(last) {
+			t.Errorf("%d changes: %d readings, %v", changes, readings, err)
+		}
+	}
+}
+
+// Once a gate closes, a refresh that is under way changes nothing any more.
+func TestNothingChangesWhileItCloses(t *testing.T) {
+	g := &gate{}
+	g.closing.Store(true)
+	if err := g.putSets(t.Context(), sets([]spec.Pin{pinOf(noon, nil, "44.10.0.10")})); !errors.Is(err, errClosing) {
+		t.Error(err)
+	}
+	if err := g.putChains(t.Context(), document, serving); !errors.Is(err, errClosing) {
+		t.Error(err)
 	}
 }
 
@@ -168,7 +273,7 @@ func TestFixed(t *testing.T) {
 // refused.
 func TestGrants(t *testing.T) {
 	pinned := entries(sets([]spec.Pin{
-		{Domain: "a.test", Addrs: addrs("44.10.0.10"), Ports: []uint16{443}, Fading: []spec.Fading{{Addr: addr("44.10.0.12")}}},
+		{Domain: "a.test", Addrs: addrs("44.10.0.10"), Ports: []uint16{443}, Fading: []spec.Fading{{Addr: addr("44.10.0.12"), Ports: []uint16{443}}}},
 		{Domain: "b.test", Addrs: addrs("44.10.0.20"), AnyPort: true},
 	}))
 	for _, tt := range []struct {
@@ -326,7 +431,7 @@ func TestSchedule(t *testing.T) {
 
 // What a refresh prints and answers is bounded, and has a line for each kind of change.
 func TestChanges(t *testing.T) {
-	before := outcome{pins: []spec.Pin{pinOf(noon, []spec.Fading{{Addr: addr("44.10.0.13")}}, "44.10.0.10", "44.10.0.11"),
+	before := outcome{pins: []spec.Pin{pinOf(noon, []spec.Fading{{Addr: addr("44.10.0.13"), Ports: []uint16{443}}}, "44.10.0.10", "44.10.0.11"),
 		{Domain: "gone.test", Addrs: addrs("44.10.0.20"), Ports: []uint16{443}}}}
 	after := pinOf(noon, []spec.Fading{{Addr: addr("44.10.0.11")}}, "44.10.0.10", "44.10.0.12")
 	after.Ports, after.Failed = []uint16{22}, "no answer"

@@ -86,21 +86,25 @@ func ipv4(g spec.Gate, at stage) netfilter.Ruleset {
 	if at == closed {
 		return netfilter.Ruleset{Family: netfilter.IPv4, Chains: []netfilter.Chain{input, forward, output}}
 	}
+	lookups, when, empty := "the worker's own lookups", ", while a resolution runs", "; empty unless a resolution runs"
+	if g.Class == spec.ClassPublic {
+		lookups, when, empty = "the worker's lookups for the service", ", of any name at any time", ", of any name at any time"
+	}
 	if at == resolving || at == refreshing || g.Class == spec.ClassPublic {
 		for _, r := range g.Resolvers {
 			for _, proto := range []string{"udp", "tcp"} {
 				resolve.Rules = append(resolve.Rules, netfilter.Rule{ID: "resolve-" + proto,
 					Match:  fmt.Sprintf("-d %s/32 -p %s -m %s --dport 53 -m owner --uid-owner %d", r, proto, proto, spec.WorkerUID),
-					Target: "ACCEPT", Reason: "the worker's own lookups, while a resolution runs"})
+					Target: "ACCEPT", Reason: lookups + when})
 				resolveIn.Rules = append(resolveIn.Rules, netfilter.Rule{ID: "resolve-in-" + proto,
 					Match:  fmt.Sprintf("-s %s/32 -p %s -m %s --sport 53 -m conntrack --ctstate ESTABLISHED", r, proto, proto),
-					Target: "ACCEPT", Reason: "answers to the worker's own lookups"})
+					Target: "ACCEPT", Reason: "answers to " + lookups})
 			}
 		}
 	}
 	if at == resolving {
-		output.Rules = []netfilter.Rule{jump("resolve", "", chainResolve, "the worker's own lookups; empty unless a resolution runs")}
-		input.Rules = []netfilter.Rule{jump("resolve-in", "", chainResolveIn, "answers to the worker's own lookups; empty unless a resolution runs")}
+		output.Rules = []netfilter.Rule{jump("resolve", "", chainResolve, lookups+empty)}
+		input.Rules = []netfilter.Rule{jump("resolve-in", "", chainResolveIn, "answers to "+lookups+empty)}
 		return netfilter.Ruleset{Family: netfilter.IPv4, Chains: []netfilter.Chain{input, forward, output, resolve, resolveIn}}
 	}
 
@@ -113,7 +117,7 @@ func ipv4(g spec.Gate, at stage) netfilter.Ruleset {
 		jump(ruleDocker, "-s "+dockerDNS, chainReject+ruleDocker, "nothing that Docker's resolver says, nor anybody in its name"),
 		netfilter.Rule{ID: "loopback", Match: "-o lo -m addrtype --dst-type LOCAL", Target: "ACCEPT",
 			Reason: "the namespace's own programs among themselves; nat may have changed where a packet goes since its interface was chosen"},
-		jump("resolve", "", chainResolve, "the worker's own lookups; empty unless a resolution runs"),
+		jump("resolve", "", chainResolve, lookups+empty),
 		netfilter.Rule{ID: "established", Match: "-p tcp -m tcp ! " + syn + " -m conntrack --ctstate ESTABLISHED", Target: "ACCEPT",
 			Reason: "TCP connections that were let through when new; not UDP, whose tracked lookups would admit anybody on the same port; no SYN, which could reuse an old entry"},
 	)
@@ -134,10 +138,10 @@ func ipv4(g spec.Gate, at stage) netfilter.Ruleset {
 		jump(ruleUnlisted, "", chainReject+ruleUnlisted, "everything else"),
 	)
 	input.Rules = []netfilter.Rule{
-		loopback("-i"),
+		loopback(),
 		{ID: "established", Match: "-p tcp -m tcp ! " + syn + " -m conntrack --ctstate ESTABLISHED", Target: "ACCEPT",
 			Reason: "answers on TCP connections that were let through when new"},
-		jump("resolve-in", "", chainResolveIn, "answers to the worker's own lookups; empty unless a resolution runs"),
+		jump("resolve-in", "", chainResolveIn, "answers to "+lookups+empty),
 		{ID: "fragmentation-needed", Match: "-p icmp -m icmp --icmp-type 3/4 -m conntrack --ctstate RELATED", Target: "ACCEPT",
 			Reason: "without it uploads over a smaller MTU hang"},
 	}
@@ -197,8 +201,8 @@ func ipv6(at stage) netfilter.Ruleset {
 	if at != serving && at != refreshing {
 		return netfilter.Ruleset{Family: netfilter.IPv6, Chains: chains}
 	}
-	chains[0].Rules = []netfilter.Rule{loopback("-i")}
-	chains[2].Rules = append(seen("-p tcp -m tcp", "-p udp -m udp"), loopback("-o"),
+	chains[0].Rules = []netfilter.Rule{loopback()}
+	chains[2].Rules = append(seen("-p tcp -m tcp", "-p udp -m udp"), jump("loopback", "-o lo -m addrtype --dst-type LOCAL", "ACCEPT", "the namespace's own programs among themselves"),
 		jump(ruleIPv6, "", chainReject+ruleIPv6, "everything else"))
 	return netfilter.Ruleset{Family: netfilter.IPv6, Chains: append(chains, reject(ruleIPv6, "icmp6-adm-prohibited"))}
 }
@@ -207,8 +211,8 @@ func jump(id, match, chain, reason string) netfilter.Rule {
 	return netfilter.Rule{ID: id, Match: match, Target: chain, Reason: reason}
 }
 
-func loopback(dir string) netfilter.Rule {
-	return netfilter.Rule{ID: "loopback", Match: dir + " lo", Target: "ACCEPT", Reason: "the namespace's own programs among themselves"}
+func loopback() netfilter.Rule {
+	return netfilter.Rule{ID: "loopback", Match: "-i lo", Target: "ACCEPT", Reason: "the namespace's own programs among themselves"}
 }
 
 // seen records packets from probe ports before anything is decided.
@@ -245,15 +249,21 @@ func nflog(record, id string) string {
 func sets(pins []spec.Pin) []netfilter.Set {
 	exact := netfilter.Set{Name: setPins}
 	whole := netfilter.Set{Name: setPinsAny, AnyPort: true}
+	grant := func(a netip.Addr, ports []uint16, anyPort bool) {
+		if anyPort {
+			whole.Entries = append(whole.Entries, netfilter.Entry{Addr: a})
+			return
+		}
+		for _, port := range ports {
+			exact.Entries = append(exact.Entries, netfilter.Entry{Addr: a, Port: port})
+		}
+	}
 	for _, p := range pins {
-		for _, a := range addresses(p) {
-			if p.AnyPort {
-				whole.Entries = append(whole.Entries, netfilter.Entry{Addr: a})
-				continue
-			}
-			for _, port := range p.Ports {
-				exact.Entries = append(exact.Entries, netfilter.Entry{Addr: a, Port: port})
-			}
+		for _, a := range p.Addrs {
+			grant(a, p.Ports, p.AnyPort)
+		}
+		for _, f := range p.Fading {
+			grant(f.Addr, f.Ports, f.AnyPort)
 		}
 	}
 	return []netfilter.Set{exact, whole}

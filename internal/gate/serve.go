@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/signal"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -38,8 +39,11 @@ type gate struct {
 	// turn is held by whoever changes what is pinned: one at a time.
 	turn chan struct{}
 	// fence is held while the kernel's rules and sets change together with applied,
-	// and while the two are compared.
-	fence sync.Mutex
+	// and its edition. Once closing is set nothing but shut changes them.
+	fence   sync.Mutex
+	applied applied
+	edition int
+	closing atomic.Bool
 
 	// mu guards what a question may read while a start or a refresh writes it. The
 	// values are replaced as wholes, never written into.
@@ -48,10 +52,9 @@ type gate struct {
 	spec      spec.Gate
 	pins      []spec.Pin
 	unpinned  []spec.Unpinned
-	applied   applied
 	sharing   []sharing
-	unended   bool         // there may be connections to what is granted no longer
-	asking    []netip.Addr // resolvers that a refresh asks, beside those of spec
+	unended   bool   // there may be connections to what is granted no longer
+	why       string // they could not be ended when that was last tried
 	lookAgain time.Time
 	due       map[string]due
 	refreshed time.Time
@@ -67,6 +70,9 @@ type applied struct {
 
 // shutTimeout is for the last thing that a gate does.
 const shutTimeout = 15 * time.Second
+
+// endWithin is for a refresh and the answers that are under way when the gate ends.
+const endWithin = 5 * time.Second
 
 // serve is the life of a gate: start, watch, and close, whatever ends it.
 func serve(ctx context.Context, stdout, stderr io.Writer) error {
@@ -99,9 +105,7 @@ func serve(ctx context.Context, stdout, stderr io.Writer) error {
 	g.mu.Unlock()
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutTimeout)
 	defer cancel()
-	shut := g.shut(last)
-	end()
-	g.tasks.Wait()
+	shut := g.closeDown(last, end)
 	if shut == nil && g.kernel != nil {
 		g.sayf("closed: INPUT, OUTPUT and FORWARD drop everything")
 	}
@@ -109,6 +113,32 @@ func serve(ctx context.Context, stdout, stderr io.Writer) error {
 		return nil
 	}
 	return errors.Join(err, shut)
+}
+
+// closeDown lets nothing pass any more, at once, and ends all that the gate does. If a
+// refresh was changing something meanwhile it is done again when that is over.
+func (g *gate) closeDown(ctx context.Context, end func()) error {
+	g.closing.Store(true)
+	alone := g.fence.TryLock()
+	shut := g.shut(ctx)
+	if alone {
+		g.fence.Unlock()
+	}
+	end()
+	over := make(chan struct{})
+	go func() {
+		g.tasks.Wait()
+		close(over)
+	}()
+	select {
+	case <-over:
+	case <-time.After(endWithin):
+		g.sayf("warning: not all that it was doing ended within %v", endWithin)
+	}
+	if !alone {
+		shut = g.shut(ctx)
+	}
+	return shut
 }
 
 func (g *gate) sayf(format string, args ...any) {
@@ -170,7 +200,7 @@ func (g *gate) status(ctx context.Context) (spec.GateStatus, error) {
 	g.mu.Lock()
 	s := spec.GateStatus{Version: spec.Version, State: g.state, Instance: g.instance,
 		Backend: g.kernel.Backend(), Class: g.spec.Class, Policy: g.spec.Policy, Pins: g.pins, Unpinned: g.unpinned, WorkerRestarts: g.worker.restarted(),
-		Refreshed: g.refreshed, NextRefresh: g.nextRefresh()}
+		Unended: g.why, Refreshed: g.refreshed, NextRefresh: g.nextRefresh()}
 	g.mu.Unlock()
 	var st syscall.Stat_t
 	if err := syscall.Stat("/proc/self/ns/net", &st); err != nil {
@@ -181,17 +211,18 @@ func (g *gate) status(ctx context.Context) (spec.GateStatus, error) {
 		return s, err
 	}
 	var err error
-	if s.Pins, err = g.countFlows(ctx, s.Pins); err != nil {
-		return s, err
+	if s.Pins, err = g.countFlows(ctx, s.Pins); err == nil {
+		s.Shared, err = g.stillShared(ctx)
 	}
-	if s.Shared, err = g.stillShared(ctx); err != nil {
-		return s, err
+	if err != nil { // how the gate is does not hang on it
+		s.Uncounted = err.Error()
 	}
 	r, err := g.worker.ask(ctx, request{Account: true})
 	if err != nil {
 		return s, fmt.Errorf("what was refused: %w", err)
 	}
 	if a := r.Account; a != nil && len(a.Allowed) <= maxAllowed && len(a.Denied) <= maxDenied && len(a.Refused) <= maxRefused {
+		a.plain()
 		s.Allowed, s.AllowedMore, s.Probed = a.Allowed, a.AllowedMore, a.Probed
 		s.Denied, s.DeniedMore, s.RefusedNames, s.RefusedMore = a.Denied, a.DeniedMore, a.Refused, a.RefusedMore
 	}
@@ -200,24 +231,27 @@ func (g *gate) status(ctx context.Context) (spec.GateStatus, error) {
 
 // countRules reads back what is in force, and what its rules have seen.
 func (g *gate) countRules(ctx context.Context, s *spec.GateStatus) error {
-	g.fence.Lock()
-	defer g.fence.Unlock()
-	if g.applied.rules == nil {
+	return g.steady(func(a applied) error {
+		if a.rules == nil {
+			return nil
+		}
+		now, err := g.readBack(ctx, a)
+		if err != nil {
+			return err
+		}
+		s.Applied, s.ReadBack = netfilter.Digest(a.rules, a.sets), netfilter.Digest(now.rules, now.sets)
+		ctx, cancel := context.WithTimeout(ctx, readTimeout)
+		defer cancel()
+		counters, err := g.kernel.Counters(ctx)
+		if err != nil {
+			return err
+		}
+		s.Rules = nil
+		for _, c := range counters {
+			s.Rules = append(s.Rules, spec.RuleCount{Family: c.Family.String(), Chain: c.Chain, Rule: c.ID, Packets: c.Packets, Bytes: c.Bytes})
+		}
 		return nil
-	}
-	rules, sets, err := g.readBack(ctx, g.applied)
-	if err != nil {
-		return err
-	}
-	s.Applied, s.ReadBack = netfilter.Digest(g.applied.rules, g.applied.sets), netfilter.Digest(rules, sets)
-	counters, err := g.kernel.Counters(ctx)
-	if err != nil {
-		return err
-	}
-	for _, c := range counters {
-		s.Rules = append(s.Rules, spec.RuleCount{Family: c.Family.String(), Chain: c.Chain, Rule: c.ID, Packets: c.Packets, Bytes: c.Bytes})
-	}
-	return nil
+	})
 }
 
 // prefixWriter puts a prefix before each line of another process, in a form

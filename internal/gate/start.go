@@ -61,9 +61,7 @@ func (g *gate) start(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 	}
-	if err := g.tellWorker(ctx, g.spec, g.pins, true); err != nil {
-		return fmt.Errorf("worker: %w", err)
-	}
+	g.tellWorker(ctx, g.spec, g.pins, true)
 	g.mu.Lock()
 	g.state = spec.GateReady
 	g.mu.Unlock()
@@ -92,6 +90,9 @@ func (g *gate) close(ctx context.Context) error {
 		families = "IPv4; there is no IPv6"
 	}
 	g.sayf("closed: INPUT, OUTPUT and FORWARD drop everything (%s, %s)", families, kernel.Backend())
+	if err := kernel.TryDestroy(ctx); err != nil {
+		g.sayf("warning: %v: %s", err, spec.WithoutDestroy)
+	}
 	return nil
 }
 
@@ -236,15 +237,18 @@ func (g *gate) startWorker(ctx context.Context) error {
 	}
 	g.tasks.Go(func() error { return g.worker.run(ctx) })
 	g.tasks.Go(func() error { return serveControl(ctx, control, g.answer) })
-	if err := g.tellWorker(ctx, g.spec, g.pins, false); err != nil {
+	g.tellWorker(ctx, g.spec, g.pins, false)
+	there, cancel := context.WithTimeoutCause(ctx, askTimeout, errSilent)
+	defer cancel()
+	if _, err := g.worker.current(there); err != nil {
 		return fmt.Errorf("worker: %w", err)
 	}
 	g.sayf("worker started: uid %d, no capability; it holds %s", spec.WorkerUID, namesServer)
 	return nil
 }
 
-// tellWorker gives the worker what it may answer lookups with.
-func (g *gate) tellWorker(ctx context.Context, doc spec.Gate, pins []spec.Pin, serving bool) error {
+// tellWorker gives the worker, and all to come, what it may answer lookups with.
+func (g *gate) tellWorker(ctx context.Context, doc spec.Gate, pins []spec.Pin, serving bool) {
 	p := doc.Probes
 	t := table{Instance: g.instance, Pins: brief(tableOf(named(doc, pins))), Serving: serving,
 		Own: []netip.Addr{p.Unlisted, p.Resolver, dockerResolver.Addr(), g.unlisted()}}
@@ -257,7 +261,7 @@ func (g *gate) tellWorker(ctx context.Context, doc spec.Gate, pins []spec.Pin, s
 			t.Forward = append(t.Forward, netip.AddrPortFrom(r, dnsPort))
 		}
 	}
-	return g.worker.set(ctx, t)
+	g.worker.set(ctx, t)
 }
 
 // maxToldFading bounds the fading addresses that the worker is told of, to name the
@@ -383,8 +387,18 @@ func (g *gate) notice(before, pins []spec.Pin) {
 }
 
 // enforce fills the sets before the rules that refer to them, and replaces the
-// rules of each family at once.
+// rules of each family at once. Then it sees that the kernel has those and no others.
 func (g *gate) enforce(ctx context.Context) error {
+	if err := g.apply(ctx); err != nil {
+		return err
+	}
+	if err := g.compare(ctx); err != nil {
+		return fmt.Errorf("the rules are not as they were set: %w", err)
+	}
+	return nil
+}
+
+func (g *gate) apply(ctx context.Context) error {
 	g.fence.Lock()
 	defer g.fence.Unlock()
 	want := applied{rules: g.families(g.spec, serving), sets: sets(g.pins)}
@@ -398,9 +412,7 @@ func (g *gate) enforce(ctx context.Context) error {
 	if want.nat, err = g.kernel.Rewriting(ctx); err != nil {
 		return err
 	}
-	g.mu.Lock()
 	g.applied = want
-	g.mu.Unlock()
 	for _, r := range want.rules {
 		n := 0
 		for _, c := range r.Chains {
@@ -417,9 +429,7 @@ func (g *gate) tellNames(ctx context.Context) error {
 	if err := writeNames(g.spec.Class, named(g.spec, g.pins), false); err != nil {
 		return fmt.Errorf("names: %w", err)
 	}
-	if err := g.tellWorker(ctx, g.spec, g.pins, false); err != nil {
-		return fmt.Errorf("names: %w", err)
-	}
+	g.tellWorker(ctx, g.spec, g.pins, false)
 	g.sayf("names written: %s, %s", hostsFile, resolverFile)
 	return nil
 }

@@ -52,6 +52,7 @@ type supervisor struct {
 
 	mu       sync.Mutex
 	table    table
+	edition  int // of the table
 	link     *link
 	changed  chan struct{} // closed when link is set anew
 	restarts int
@@ -162,15 +163,15 @@ func (s *supervisor) live(ctx context.Context) (started bool, err error) {
 			stop()
 		}
 	}()
-	s.mu.Lock()
-	t := s.table
-	s.mu.Unlock()
-	if _, err := l.ask(ctx, request{Table: &t}); err == nil {
+	for known := -1; !s.introduce(l, known); {
 		s.mu.Lock()
-		s.link = l
-		close(s.changed)
-		s.changed = make(chan struct{})
+		t := s.table
+		known = s.edition
 		s.mu.Unlock()
+		if _, err := l.ask(ctx, request{Table: &t}); err != nil {
+			l.conn.Close()
+			break
+		}
 	}
 	select {
 	case err = <-read:
@@ -184,6 +185,19 @@ func (s *supervisor) live(ctx context.Context) (started bool, err error) {
 		return true, errSilent
 	}
 	return true, errors.Join(err, ended)
+}
+
+// introduce makes a worker the current one, if it knows the newest table.
+func (s *supervisor) introduce(l *link, known int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if known != s.edition {
+		return false
+	}
+	s.link = l
+	close(s.changed)
+	s.changed = make(chan struct{})
+	return true
 }
 
 var errSilent = errors.New("it did not answer and was killed")
@@ -289,14 +303,24 @@ func (s *supervisor) ask(ctx context.Context, q request) (reply, error) {
 	return reply{}, errWorkerGone
 }
 
-// set gives this worker and all to come a new table.
-func (s *supervisor) set(ctx context.Context, t table) error {
+// set gives this worker and all to come a new table. On return no other is in use: a
+// worker that does not say that it has it is ended, and that none is there is no
+// failure. One call at a time.
+func (s *supervisor) set(ctx context.Context, t table) {
 	s.mu.Lock()
 	t.Base = s.table.Base
 	s.table = t
+	s.edition++
+	l := s.link
 	s.mu.Unlock()
-	_, err := s.ask(ctx, request{Table: &t})
-	return err
+	if l == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	if r, err := l.ask(ctx, request{Table: &t}); err != nil || r.Err != "" {
+		l.conn.Close()
+	}
 }
 
 func (s *supervisor) restarted() int {

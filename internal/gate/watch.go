@@ -58,23 +58,24 @@ func (g *gate) recheck(ctx context.Context) error {
 
 // compare is nil if the kernel has exactly what was applied.
 func (g *gate) compare(ctx context.Context) error {
-	g.fence.Lock()
-	defer g.fence.Unlock()
-	rules, sets, err := g.readBack(ctx, g.applied)
-	if err != nil {
-		return err
-	}
 	var lines []string
-	for i, want := range g.applied.rules {
-		lines = append(lines, netfilter.Diff(want, rules[i])...)
-	}
-	lines = append(lines, netfilter.DiffSets(g.applied.sets, sets)...)
-	nat, err := g.kernel.Rewriting(ctx)
+	err := g.steady(func(want applied) error {
+		now, err := g.readBack(ctx, want)
+		if err != nil {
+			return err
+		}
+		lines = nil
+		for i, r := range want.rules {
+			lines = append(lines, netfilter.Diff(r, now.rules[i])...)
+		}
+		lines = append(lines, netfilter.DiffSets(want.sets, now.sets)...)
+		if now.nat != want.nat {
+			lines = append(lines, "the nat table is not as it was")
+		}
+		return nil
+	})
 	if err != nil {
 		return err
-	}
-	if nat != g.applied.nat {
-		lines = append(lines, "the nat table is not as it was")
 	}
 	if len(lines) > changeShown {
 		lines = append(lines[:changeShown], fmt.Sprintf("and %d more", len(lines)-changeShown))
@@ -85,34 +86,60 @@ func (g *gate) compare(ctx context.Context) error {
 	return nil
 }
 
+// steadyTries is how often a reading is begun anew that a refresh came in between of.
+// Only when there is one after the other does the last reading keep them waiting.
+const steadyTries = 5
+
+// steady has what was applied read while nothing of it changes. Nobody waits for the
+// kernel meanwhile: if there was a change after all, it is read again.
+func (g *gate) steady(read func(applied) error) error {
+	for range steadyTries - 1 {
+		g.fence.Lock()
+		a, edition := g.applied, g.edition
+		g.fence.Unlock()
+		err := read(a)
+		g.fence.Lock()
+		same := edition == g.edition
+		g.fence.Unlock()
+		if same {
+			return err
+		}
+	}
+	g.fence.Lock()
+	defer g.fence.Unlock()
+	return read(g.applied)
+}
+
 // readBack reads what the kernel has of everything that was applied. Reading
 // twice tells a machine that was out of processes for a moment from one where
 // the rules cannot be read.
-func (g *gate) readBack(ctx context.Context, a applied) ([]netfilter.Ruleset, []netfilter.Set, error) {
-	rules, sets, err := g.readOnce(ctx, a)
+func (g *gate) readBack(ctx context.Context, a applied) (applied, error) {
+	now, err := g.readOnce(ctx, a)
 	if err != nil && ctx.Err() == nil {
-		rules, sets, err = g.readOnce(ctx, a)
+		now, err = g.readOnce(ctx, a)
 	}
-	return rules, sets, err
+	return now, err
 }
 
-func (g *gate) readOnce(ctx context.Context, a applied) ([]netfilter.Ruleset, []netfilter.Set, error) {
+func (g *gate) readOnce(ctx context.Context, a applied) (now applied, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	var rules []netfilter.Ruleset
 	for _, r := range a.rules {
 		got, err := g.kernel.Read(ctx, r.Family)
 		if err != nil {
-			return nil, nil, err
+			return now, err
 		}
-		rules = append(rules, got)
+		now.rules = append(now.rules, got)
 	}
 	var names []string
 	for _, s := range a.sets {
 		names = append(names, s.Name)
 	}
-	sets, err := g.kernel.ReadSets(ctx, names...)
-	return rules, sets, err
+	if now.sets, err = g.kernel.ReadSets(ctx, names...); err != nil {
+		return now, err
+	}
+	now.nat, err = g.kernel.Rewriting(ctx)
+	return now, err
 }
 
 // unlistedRefused connects like any program would. The rules were just read

@@ -83,6 +83,19 @@ type account struct {
 	RefusedMore uint64         `json:"refused_more"`
 }
 
+// plain makes all text of the worker's safe to print.
+func (a *account) plain() {
+	for _, rows := range [][]spec.Traffic{a.Allowed, a.Denied} {
+		for i := range rows {
+			r := &rows[i]
+			r.Proto, r.Name, r.Rule = plain(r.Proto), plain(r.Name), plain(r.Rule)
+		}
+	}
+	for i := range a.Refused {
+		a.Refused[i].Name = plain(a.Refused[i].Name)
+	}
+}
+
 // writeTimeout is how long a worker may leave a request unread.
 const writeTimeout = 5 * time.Second
 

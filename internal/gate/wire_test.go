@@ -2,13 +2,21 @@ package gate
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net"
+	"net/netip"
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/corral-sandbox/corral/internal/spec"
 )
 
 // fakeWorker answers on the other end of a link with what script returns.
@@ -113,5 +121,95 @@ func TestPrefixWriter(t *testing.T) {
 	}
 	if !strings.HasPrefix(b.String(), "worker: one\nworker: two and a half\nworker: \ufffd[2Jready\n") {
 		t.Errorf("%q", b.String())
+	}
+}
+
+// A table is given to every worker to come, and none stays that does not say that it
+// has it, in whatever order they come and go.
+func TestSetTable(t *testing.T) {
+	none := func() *supervisor { return &supervisor{words: io.Discard, changed: make(chan struct{})} }
+	s := none()
+	s.set(t.Context(), table{Instance: "away"})
+	if s.table.Instance != "away" {
+		t.Errorf("%+v", s.table)
+	}
+	for what, tt := range map[string]struct {
+		script func(request) []reply
+		alive  bool
+	}{
+		"has it":      {func(q request) []reply { return []reply{{ID: q.ID}} }, true},
+		"dies":        {func(request) []reply { return nil }, false},
+		"says no":     {func(q request) []reply { return []reply{{ID: q.ID, Err: "no"}} }, false},
+		"says little": {func(q request) []reply { return []reply{{ID: q.ID + 1}} }, false},
+	} {
+		s := none()
+		s.link = fakeWorker(t, tt.script)
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		s.set(ctx, table{Instance: what})
+		cancel()
+		if !tt.alive {
+			<-s.link.over(t)
+		}
+		if s.link.alive() != tt.alive || s.table.Instance != what {
+			t.Errorf("%s: alive %v, %+v", what, s.link.alive(), s.table)
+		}
+	}
+	// One that was told another table before is not current yet.
+	s = none()
+	before := s.edition
+	s.set(t.Context(), table{Instance: "newer"})
+	l := fakeWorker(t, func(request) []reply { return nil })
+	if s.introduce(l, before) || s.link != nil {
+		t.Error("it knows an older table")
+	}
+	if !s.introduce(l, s.edition) || s.link != l {
+		t.Error("it knows the newest table")
+	}
+}
+
+// over is closed when nobody is at the other end any more.
+func (l *link) over(t *testing.T) <-chan struct{} {
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		for l.alive() && t.Context().Err() == nil {
+			l.ask(t.Context(), request{Account: true})
+		}
+	}()
+	return gone
+}
+
+// Tables are in force in the order in which they were sent.
+func TestTablesInOrder(t *testing.T) {
+	w := &worker{audit: newAudit(), slots: make(chan struct{}, 1)}
+	w.out.Encoder = json.NewEncoder(io.Discard)
+	var b bytes.Buffer
+	const tables = 500
+	for i := range tables {
+		if err := json.NewEncoder(&b).Encode(request{ID: uint64(i + 1), Table: &table{Sink: netip.AddrFrom4([4]byte{192, 0, byte(i >> 8), byte(i)})}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tasks, ctx := errgroup.WithContext(t.Context())
+	if err := w.obey(ctx, &b, tasks); !errors.Is(err, errLinkClosed) {
+		t.Error(err)
+	}
+	if err := tasks.Wait(); err != nil {
+		t.Error(err)
+	}
+	if got := w.names.zone.Load().sink; got != netip.AddrFrom4([4]byte{192, 0, (tables - 1) >> 8, (tables - 1) & 0xff}) {
+		t.Errorf("in force is table %v", got)
+	}
+}
+
+// Nothing of a worker's account reaches a terminal as it is.
+func TestPlainAccount(t *testing.T) {
+	bad := "a\x1b]0;b\nc"
+	rows := func() []spec.Traffic { return []spec.Traffic{{}, {Proto: bad, Name: bad, Rule: bad}} }
+	a := account{Allowed: rows(), Denied: rows(), Refused: []spec.Refused{{}, {Name: bad}}}
+	a.plain()
+	b, err := json.Marshal(a)
+	if err != nil || strings.Count(string(b), plain(bad)) != 7 || strings.Contains(string(b), "u001b") {
+		t.Errorf("%s, %v", b, err)
 	}
 }

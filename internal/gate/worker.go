@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -106,17 +107,7 @@ func work(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	})
-	tasks.Go(func() error {
-		err := readLines(conn, func(line []byte) error {
-			var q request
-			if err := json.Unmarshal(line, &q); err != nil {
-				return err
-			}
-			tasks.Go(func() error { return w.send(w.serve(ctx, q)) })
-			return nil
-		})
-		return errors.Join(err, errLinkClosed)
-	})
+	tasks.Go(func() error { return w.obey(ctx, conn, tasks) })
 	if err := tasks.Wait(); !errors.Is(err, errLinkClosed) {
 		return err
 	}
@@ -124,6 +115,23 @@ func work(ctx context.Context) error {
 }
 
 var errLinkClosed = errors.New("PID 1 is gone")
+
+// obey does what the link asks, each request beside the others, but tables in the
+// order in which they come.
+func (w *worker) obey(ctx context.Context, conn io.Reader, tasks *errgroup.Group) error {
+	err := readLines(conn, func(line []byte) error {
+		var q request
+		if err := json.Unmarshal(line, &q); err != nil {
+			return err
+		}
+		if q.Table != nil {
+			w.take(*q.Table)
+		}
+		tasks.Go(func() error { return w.send(w.serve(ctx, q)) })
+		return nil
+	})
+	return errors.Join(err, errLinkClosed)
+}
 
 // dropRights makes sure that nothing is left to drop: another user, no
 // capability, and none to gain by running a program.
@@ -151,13 +159,17 @@ func (w *worker) send(r reply) error {
 	return w.out.Encode(r)
 }
 
+// take goes by another table from now on.
+func (w *worker) take(t table) {
+	w.audit.set(t)
+	w.names.zone.Store(newZone(t))
+}
+
 // serve does what one request asks.
 func (w *worker) serve(ctx context.Context, q request) reply {
 	r := reply{ID: q.ID}
 	switch {
-	case q.Table != nil:
-		w.audit.set(*q.Table)
-		w.names.zone.Store(newZone(*q.Table))
+	case q.Table != nil: // it is in force
 		if q.Table.Serving {
 			settle()
 		}

@@ -5,11 +5,14 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/corral-sandbox/corral/internal/spec"
 )
 
 // Flow is one TCP connection over IPv4 as the kernel tracks it. Source began it.
@@ -26,6 +29,15 @@ type Flow struct {
 
 // Live is false once both ends have said, or one has insisted, that it is over.
 func (f Flow) Live() bool { return f.State != "TIME_WAIT" && f.State != "CLOSE" }
+
+// Established is a live one whose both ends have agreed to it.
+func (f Flow) Established() bool {
+	switch f.State {
+	case "ESTABLISHED", "FIN_WAIT", "CLOSE_WAIT", "LAST_ACK":
+		return true
+	}
+	return false
+}
 
 func (f Flow) String() string { return fmt.Sprintf("%s %s → %s", f.Proto, f.Source, f.Destination) }
 
@@ -52,17 +64,26 @@ var tcpStates = [...]string{1: "SYN_SENT", 2: "SYN_RECV", 3: "ESTABLISHED", 4: "
 // flowTries is how often a listing is begun anew that the kernel calls incomplete.
 const flowTries = 3
 
-// Flows are the connections with other machines, in any state, that which wants; nil
-// wants all. Those of the namespace's programs among themselves are left out: anybody
-// can make as many as he likes.
-func (k *Kernel) Flows(ctx context.Context, which func(Flow) bool) ([]Flow, error) {
+// Flows are the connections with other machines, in any state, that a look wants; nil
+// wants all. Each listing has a look of its own, from begin, since the kernel may call
+// one incomplete when half of it has been seen. Those of the namespace's programs among
+// themselves are left out: anybody can make as many as he likes.
+func (k *Kernel) Flows(ctx context.Context, begin func() func(Flow) bool) ([]Flow, error) {
+	return flowsOf(ctx, begin, listFlows)
+}
+
+func flowsOf(ctx context.Context, begin func() func(Flow) bool, list func(func(Flow) bool) ([]Flow, error)) ([]Flow, error) {
 	var err error
 	for range flowTries {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
+		var which func(Flow) bool
+		if begin != nil {
+			which = begin()
+		}
 		var flows []Flow
-		if flows, err = listFlows(which); err == nil {
+		if flows, err = list(which); err == nil {
 			return flows, nil
 		}
 		if !errors.Is(err, netlink.ErrDumpInterrupted) {
@@ -205,14 +226,18 @@ const endShown = 5
 // End ends connections that began in this namespace, whoever's they are: the
 // socket is destroyed, which resets both ends, then the kernel forgets the
 // connection, so that what still comes of it is judged as new. It returns how many
-// live ones are over; one that was gone already is.
+// live ones are over; one that was gone already is. Where TryDestroy has failed, being
+// forgotten is their end: nothing passes any more, which they learn when they send.
 func (k *Kernel) End(ctx context.Context, flows ...Flow) (int, error) {
 	ended, failed := 0, 0
 	var failures []error
 	for _, f := range flows {
 		err := ctx.Err()
-		if err == nil {
-			err = errors.Join(destroySocket(f), forget(f))
+		if err == nil && f.Live() && !k.spares { // the port of another may be somebody else's by now
+			err = destroySocket(f)
+		}
+		if ctx.Err() == nil {
+			err = errors.Join(err, forget(f))
 		}
 		switch {
 		case err == nil && f.Live():
@@ -238,40 +263,90 @@ const (
 	diagCookieAt    = 40 // in an ID
 )
 
-// destroySocket looks the socket up first and destroys that very one: on its own a
-// request takes a listener on the same port for an answer.
+// destroySocket ends the socket of a connection, if there is one.
 func destroySocket(f Flow) error {
-	id := make([]byte, diagIDSize)
-	binary.BigEndian.PutUint16(id[0:], f.Source.Port())
-	binary.BigEndian.PutUint16(id[2:], f.dialled.Port())
-	copy(id[4:], f.Source.Addr().AsSlice())
-	copy(id[20:], f.dialled.Addr().AsSlice())
+	id, err := findSocket(f.Source, f.dialled)
+	if err == nil {
+		err = destroyFound(id)
+	}
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	return err
+}
+
+// findSocket is what the kernel calls the socket from one end to the other:
+// unix.ENOENT if there is none. It has to be asked before that very one is destroyed:
+// on its own a request takes a listener on the same port for an answer.
+func findSocket(from, to netip.AddrPort) (id []byte, err error) {
+	id = make([]byte, diagIDSize)
+	binary.BigEndian.PutUint16(id[0:], from.Port())
+	binary.BigEndian.PutUint16(id[2:], to.Port())
+	copy(id[4:], from.Addr().AsSlice())
+	copy(id[20:], to.Addr().AsSlice())
 	for i := diagCookieAt; i < diagIDSize; i++ {
 		id[i] = 0xff // whichever it is
 	}
 	got, err := diagRequest(nl.SOCK_DIAG_BY_FAMILY, 0, id).Execute(unix.NETLINK_INET_DIAG, nl.SOCK_DIAG_BY_FAMILY)
-	if errors.Is(err, unix.ENOENT) {
-		return nil
-	}
 	if err != nil {
-		return fmt.Errorf("find its socket: %w", err)
+		return nil, fmt.Errorf("find its socket: %w", err)
 	}
 	if len(got) != 1 || len(got[0]) < diagAnswerIDAt+diagIDSize {
-		return fmt.Errorf("find its socket: %d answers", len(got))
+		return nil, fmt.Errorf("find its socket: %d answers", len(got))
 	}
 	found := got[0][diagAnswerIDAt : diagAnswerIDAt+diagIDSize]
-	if binary.BigEndian.Uint16(found[2:]) != f.dialled.Port() {
-		return nil // somebody listens where it was
+	if binary.BigEndian.Uint16(found[2:]) != to.Port() {
+		return nil, fmt.Errorf("somebody listens where it was: %w", unix.ENOENT)
 	}
 	copy(id[diagCookieAt:], found[diagCookieAt:]) // not its addresses: an IPv6 socket writes them otherwise
-	_, err = diagRequest(nl.SOCK_DESTROY, unix.NLM_F_ACK, id).Execute(unix.NETLINK_INET_DIAG, 0)
-	switch {
-	case err == nil, errors.Is(err, unix.ENOENT):
-		return nil
-	case errors.Is(err, unix.EOPNOTSUPP):
-		return errors.New("this kernel destroys no sockets (CONFIG_INET_DIAG_DESTROY): it ends when it next sends")
+	return id, nil
+}
+
+func destroyFound(id []byte) error {
+	if _, err := diagRequest(nl.SOCK_DESTROY, unix.NLM_F_ACK, id).Execute(unix.NETLINK_INET_DIAG, 0); err != nil {
+		return fmt.Errorf("destroy its socket: %w", err)
 	}
-	return fmt.Errorf("destroy its socket: %w", err)
+	return nil
+}
+
+// TryDestroy has the kernel destroy a socket that is made for it, and says why it does
+// not. From then on End does without.
+func (k *Kernel) TryDestroy(ctx context.Context) error {
+	err := tryDestroy(ctx)
+	if k.spares = err != nil; err != nil {
+		return fmt.Errorf("%s: %w", spec.TrialDestroy, err)
+	}
+	return nil
+}
+
+// tryDestroy destroys a listener, which needs no packet to pass.
+func tryDestroy(ctx context.Context) error {
+	var c net.ListenConfig
+	c.SetMultipathTCP(false) // the kernel destroys no listener of that kind
+	l, err := c.Listen(ctx, "tcp4", ":0")
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	nobody := netip.AddrPortFrom(netip.IPv4Unspecified(), 0)
+	at := netip.AddrPortFrom(nobody.Addr(), l.Addr().(*net.TCPAddr).AddrPort().Port())
+	id, err := findSocket(at, nobody)
+	if err != nil {
+		return err
+	}
+	if err := destroyFound(id); err != nil {
+		return err
+	}
+	if _, err := findSocket(at, nobody); !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("a socket that was destroyed is there still (%v)", err)
+	}
+	return nil
+}
+
+// tryFlows lists what there is and wants none of it.
+func (k *Kernel) tryFlows(ctx context.Context) error {
+	_, err := k.Flows(ctx, func() func(Flow) bool { return func(Flow) bool { return false } })
+	return err
 }
 
 func diagRequest(command, flags int, id []byte) *nl.NetlinkRequest {

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+
+	"github.com/vishvananda/netlink"
 )
 
 // entryOf is one entry of a listing as a kernel gives it: a connection in state 3 from
@@ -53,6 +55,44 @@ func TestParseFlow(t *testing.T) {
 	}
 	if _, _, err := parseFlow(entryBytes(t, "34000180", "ff000180")); err == nil {
 		t.Error("an attribute beyond the end is none")
+	}
+}
+
+// Both ends have agreed to a connection in some states only.
+func TestEstablished(t *testing.T) {
+	want := map[string]bool{"ESTABLISHED": true, "FIN_WAIT": true, "CLOSE_WAIT": true, "LAST_ACK": true}
+	for _, state := range append(tcpStates[:], "") {
+		if got := (Flow{State: state}).Established(); got != want[state] {
+			t.Errorf("%q: %v", state, got)
+		}
+	}
+}
+
+// A listing that is begun anew is looked at anew: nothing is counted twice.
+func TestFlowsAreSeenOnce(t *testing.T) {
+	for _, failures := range []int{0, flowTries - 1, flowTries} {
+		lists, seen := 0, 0
+		flows, err := flowsOf(t.Context(), func() func(Flow) bool {
+			seen = 0
+			return func(Flow) bool { seen++; return true }
+		}, func(which func(Flow) bool) ([]Flow, error) {
+			lists++
+			which(Flow{})
+			if lists <= failures {
+				return nil, netlink.ErrDumpInterrupted
+			}
+			which(Flow{})
+			return make([]Flow, seen), nil
+		})
+		if failures == flowTries {
+			if err == nil || lists != flowTries {
+				t.Errorf("%d listings, %v", lists, err)
+			}
+			continue
+		}
+		if err != nil || seen != 2 || len(flows) != 2 || lists != failures+1 {
+			t.Errorf("%d failures: %d seen, %v, %v", failures, seen, flows, err)
+		}
 	}
 }
 

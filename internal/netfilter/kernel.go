@@ -17,6 +17,7 @@ type Kernel struct {
 	ipv6    bool
 	suffix  string // of the programs that reach the backend
 	legacy  string // of those for legacy tables
+	spares  bool   // it destroys no sockets
 }
 
 // The two kinds of rules a kernel can hold. They are separate: the programs of

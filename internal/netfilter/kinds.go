@@ -39,7 +39,7 @@ var kinds = []kind{
 	{spec.TrialOwner, onlyV4, fmt.Sprintf("-m owner --uid-owner %d", spec.WorkerUID), nil},
 	{spec.TrialConntrack, onlyV4, "-m conntrack --ctstate ESTABLISHED", nil},
 	{spec.TrialConntrack, onlyV4, "-m conntrack --ctstate RELATED", nil},
-	{spec.TrialAddrtype, onlyV4, "-o lo -m addrtype --dst-type LOCAL", nil},
+	{spec.TrialAddrtype, both, "-o lo -m addrtype --dst-type LOCAL", nil},
 	{spec.TrialLimit, both, "-m limit --limit 20/sec --limit-burst 100", nil},
 	{spec.TrialNFLOG, both, "", map[Family]string{IPv4: "NFLOG --nflog-prefix corral-trial --nflog-group 61", IPv6: "NFLOG --nflog-prefix corral-trial --nflog-group 61"}},
 	{spec.TrialReject, both, "", map[Family]string{IPv4: "REJECT --reject-with icmp-admin-prohibited", IPv6: "REJECT --reject-with icmp6-adm-prohibited"}},
@@ -110,6 +110,10 @@ func (k *Kernel) lacking(ctx context.Context) (lacks []Lack) {
 		if err := k.removeTrial(ctx, f); err != nil {
 			lack(spec.TrialRules, f, err)
 		}
+	}
+	// Without it, what is removed could not be ended.
+	if err := k.tryFlows(ctx); err != nil {
+		lack(spec.TrialFlows, IPv4, fmt.Errorf("%s: %w", spec.TrialFlows, err))
 	}
 	return lacks
 }

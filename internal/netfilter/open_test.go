@@ -45,7 +45,7 @@ func TestUnusable(t *testing.T) {
 // Every kind that is tried is a feature that has a remedy, and what a kernel
 // lacks of each can be said.
 func TestKindsHaveRemedies(t *testing.T) {
-	tried := map[string]bool{spec.TrialBackend: true, spec.TrialPolicies: true, spec.TrialNFLOGSocket: true, spec.TrialRules: true}
+	tried := map[string]bool{spec.TrialBackend: true, spec.TrialPolicies: true, spec.TrialNFLOGSocket: true, spec.TrialFlows: true, spec.TrialDestroy: true, spec.TrialRules: true}
 	for _, s := range trialSets {
 		tried[s.feature] = true
 	}

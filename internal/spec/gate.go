@@ -284,6 +284,10 @@ type GateStatus struct {
 	// Shared are connections to what was granted to a removed name and is granted
 	// to another one still.
 	Shared []Shared `json:"shared,omitempty"`
+	// Unended is why connections to what is granted no longer could not be ended yet,
+	// Uncounted why Flows and Shared are of an earlier look; empty if all is well.
+	Unended   string `json:"unended,omitempty"`
+	Uncounted string `json:"uncounted,omitempty"`
 	// Refreshed is when names were last resolved, NextRefresh when they will be;
 	// zero if only on command.
 	Refreshed   time.Time `json:"refreshed,omitzero"`
@@ -334,7 +338,11 @@ type Pin struct {
 type Fading struct {
 	Addr  netip.Addr `json:"addr"`
 	Since time.Time  `json:"since"`
-	// Flows counts its connections when it was last looked at.
+	// Ports and AnyPort are what is granted there still: none that the name was
+	// not granted while it had the address.
+	Ports   []uint16 `json:"ports,omitempty"`
+	AnyPort bool     `json:"any_port,omitempty"`
+	// Flows counts its connections, from established on, when it was last looked at.
 	Flows int `json:"flows"`
 }
 
@@ -358,9 +366,11 @@ type Refreshed struct {
 	// reverse; as ADDRESS:PORT, or as ADDRESS for any port.
 	Added   []string `json:"added"`
 	Removed []string `json:"removed"`
-	// Ended counts the connections that were ended.
-	Ended  int      `json:"ended"`
-	Shared []Shared `json:"shared"`
+	// Ended counts the connections that were ended. Unended is why others to what is
+	// granted no longer could not be, though the new policy is in force; empty if none.
+	Ended   int      `json:"ended"`
+	Unended string   `json:"unended,omitempty"`
+	Shared  []Shared `json:"shared"`
 }
 
 // RuleCount is what one rule has seen since it was put in place.

@@ -26,6 +26,8 @@ const (
 	TrialNFLOGSocket   = "nflog-socket"
 	TrialReject        = "reject-target"
 	TrialReset         = "reset-target"
+	TrialFlows         = "connection-list"
+	TrialDestroy       = "socket-destroy" // the one that a gate can do without, with a warning
 	TrialRules         = "rules"
 )
 
@@ -53,6 +55,8 @@ var TrialFeatures = []TrialFeature{
 	{TrialNFLOGSocket, []string{"nfnetlink_log"}, []string{"CONFIG_NETFILTER_NETLINK_LOG"}},
 	{TrialReject, []string{"ipt_REJECT", "ip6t_REJECT"}, []string{"CONFIG_IP_NF_TARGET_REJECT", "CONFIG_IP6_NF_TARGET_REJECT"}},
 	{TrialReset, []string{"ipt_REJECT", "ip6t_REJECT"}, []string{"CONFIG_IP_NF_TARGET_REJECT", "CONFIG_IP6_NF_TARGET_REJECT"}},
+	{TrialFlows, []string{"nf_conntrack", "nf_conntrack_netlink"}, []string{"CONFIG_NF_CONNTRACK", "CONFIG_NF_CT_NETLINK"}},
+	{TrialDestroy, []string{"inet_diag", "tcp_diag"}, []string{"CONFIG_INET_DIAG", "CONFIG_INET_DIAG_DESTROY"}},
 	{TrialRules, nil, nil},
 }
 
@@ -60,6 +64,8 @@ var TrialFeatures = []TrialFeature{
 const (
 	// CannotCloseIPv6 begins what is said where rules for IPv4 can be set.
 	CannotCloseIPv6 = "cannot close IPv6"
+	// WithoutDestroy is what a gate does without where it has no TrialDestroy.
+	WithoutDestroy = "an idle connection to what is granted no longer ends only when it next sends"
 	// WithoutRights is followed by names of capabilities.
 	WithoutRights = "without the capability"
 

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/corral-sandbox/corral/internal/netfilter"
+	"github.com/corral-sandbox/corral/internal/spec"
 )
 
 // pairOf is a connection from inside to the neighbour, both ends.
@@ -54,7 +55,7 @@ func reset(t *testing.T, what string, c net.Conn) {
 
 func (n namespace) flows(t *testing.T, k *netfilter.Kernel, which func(netfilter.Flow) bool) (flows []netfilter.Flow) {
 	t.Helper()
-	n.do(func() { flows = must(k.Flows(t.Context(), which)) })
+	n.do(func() { flows = must(k.Flows(t.Context(), func() func(netfilter.Flow) bool { return which })) })
 	return flows
 }
 
@@ -119,6 +120,77 @@ func TestEnd(t *testing.T) {
 		check(t, must(net.Dial("tcp", l.Addr().String())).Close())
 	})
 	must(l.Accept()).Close()
+
+	// The port of a connection that is over may be anybody's by now: only the entry goes.
+	over := inside.flows(t, k, nil)[0]
+	over.State = "CLOSE"
+	inside.do(func() {
+		if n, err := k.End(t.Context(), over); n != 0 || err != nil {
+			t.Errorf("one that is over: %d ended, %v", n, err)
+		}
+	})
+	check(t, kept.SetReadDeadline(time.Now().Add(blink)))
+	if _, err := kept.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("whoever has its port: %v", err)
+	}
+}
+
+// Where the kernel destroys no sockets, a connection that is ended is cut off: nothing
+// comes in on it, and it learns that when it sends.
+func TestEndWithoutDestroying(t *testing.T) {
+	inside, neighbour := newPair(t)
+	k := inside.open(t)
+	inside.applySets(t, k, pins, anyPort)
+	inside.apply(t, k, fence(netfilter.IPv4, pinned...))
+	inside.do(func() { check(t, k.TryDestroy(t.Context())) })
+	ours, theirs := pairOf(t, inside, neighbour, neighbourV4)
+	inside.do(func() {
+		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		var had, less [2]unix.CapUserData
+		check(t, unix.Capget(&header, &had[0]))
+		less = had
+		less[0].Effective &^= 1 << unix.CAP_NET_ADMIN // of this thread
+		check(t, unix.Capset(&header, &less[0]))
+		err := k.TryDestroy(t.Context())
+		check(t, unix.Capset(&header, &had[0]))
+		if !errors.Is(err, unix.EPERM) || !strings.HasPrefix(err.Error(), spec.TrialDestroy+": ") {
+			t.Errorf("without a right: %v", err)
+		}
+	})
+	inside.applySets(t, k, pins)
+	flows := inside.flows(t, k, func(f netfilter.Flow) bool { return f.Source == ours.LocalAddr().(*net.TCPAddr).AddrPort() })
+	inside.do(func() {
+		if n, err := k.End(t.Context(), flows...); n != 1 || err != nil {
+			t.Errorf("%d ended, %v", n, err)
+		}
+	})
+	must(theirs.Write([]byte("late")))
+	check(t, ours.SetReadDeadline(time.Now().Add(blink)))
+	if n, err := ours.Read(make([]byte, 4)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("came in: %d, %v", n, err)
+	}
+	ours.Write([]byte("secret"))
+	reset(t, "ours", ours)
+}
+
+// A connection that is only tried is live, and not established.
+func TestFlowThatIsTried(t *testing.T) {
+	inside, neighbour := newPair(t)
+	k := inside.open(t)
+	inside.applySets(t, k, netfilter.Set{Name: pins.Name, Entries: []netfilter.Entry{entry(neighbourV4, port)}}, anyPort)
+	inside.apply(t, k, fence(netfilter.IPv4, pinned...))
+	neighbour.run(t, "iptables -I INPUT -p tcp -j DROP")
+	inside.do(func() {
+		fd := must(unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0))
+		defer unix.Close(fd)
+		if err := unix.Connect(fd, &unix.SockaddrInet4{Port: port, Addr: netip.MustParseAddr(neighbourV4).As4()}); !errors.Is(err, unix.EINPROGRESS) {
+			t.Fatal(err)
+		}
+		flows := must(k.Flows(t.Context(), nil))
+		if len(flows) != 1 || flows[0].State != "SYN_SENT" || !flows[0].Live() || flows[0].Established() {
+			t.Errorf("%+v", flows)
+		}
+	})
 }
 
 // A connection that the kernel has forgotten is judged as new, in both directions, also
