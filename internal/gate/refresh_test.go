@@ -254,6 +254,22 @@ func (p *pair) connections(to netip.AddrPort) []int {
 	return fds
 }
 
+// trying begins a connection from the gate's namespace, and gives the socket.
+func (p *pair) trying(to netip.AddrPort) (fd int) {
+	p.t.Helper()
+	p.must(p.gate, func() (err error) {
+		if fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK, 0); err != nil {
+			return err
+		}
+		if err = unix.Connect(fd, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}); errors.Is(err, unix.EINPROGRESS) {
+			return nil
+		}
+		return fmt.Errorf("somebody answers: %v", err)
+	})
+	p.t.Cleanup(func() { unix.Close(fd) })
+	return fd
+}
+
 // over reports whether a socket's connection has ended, without sending anything.
 func over(fd int, within time.Duration) bool {
 	for limit := time.Now().Add(within); time.Now().Before(limit); {
@@ -384,6 +400,161 @@ func TestRemovedNameEndsItsConnections(t *testing.T) {
 	if out, err := p.agent(t.Context(), "lookup", "127.0.0.1:53", "gone.allowed.test.", "udp"); err != nil || !strings.HasPrefix(out, "NXDOMAIN") {
 		t.Errorf("lookup: %s", out)
 	}
+}
+
+// Where connections cannot be listed, a refresh says what it could not end, and fails,
+// though the new policy is in force; the gate goes on, and says when they have ended.
+func TestWhatCouldNotBeEnded(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	pool := p.pool(3)
+	p.echo(echoPort)
+	p.at("gone.allowed.test", pool[0])
+	p.at("kept.allowed.test", pool[1])
+	kept, removed := named("kept.allowed.test", echoPort), named("gone.allowed.test", echoPort)
+	well := filepath.Join(t.TempDir(), "well") // as soon as it is there
+	s := p.start(document(kept, removed), "CORRAL_GATE_FAILPOINT=flows:wait:"+well).ready()
+	to := netip.MustParseAddrPort(fmt.Sprintf("%s:%d", pool[0], echoPort))
+	theirs := p.connections(to)
+	p.at("kept.allowed.test", pool[2])
+	s.put(otherFile, spec.Encode(document(kept)), 0o644)
+	out, err := s.exec("corral-gate", "refresh", "--spec", otherFile)
+	var exited *exec.ExitError
+	if !errors.As(err, &exited) || exited.ExitCode() != 1 || !strings.Contains(out, "1 pins, 1 destinations added, 1 removed, 0 connections ended") ||
+		!strings.Contains(out, "connections to what is granted no longer go on: ") || !strings.Contains(out, "the new policy is in force") {
+		t.Errorf("%v: %s", err, out)
+	}
+	if out, err := p.agent(t.Context(), "connect", to.String()); err == nil {
+		t.Errorf("it can be reached anew: %s", out)
+	}
+	st := s.status()
+	if st.Unended == "" || st.Uncounted == "" || st.State != spec.GateReady || st.Applied != st.ReadBack || len(st.Pins) != 1 || len(st.Pins[0].Fading) != 1 {
+		t.Errorf("status %+v", st)
+	}
+	if out, err := s.exec("corral-gate", "status"); err != nil || !strings.Contains(out, "CONNECTIONS TO WHAT IS GRANTED NO LONGER GO ON: ") || !strings.Contains(out, "connections could not be counted: ") {
+		t.Errorf("%v: %s", err, out)
+	}
+	if r, err := s.again(); err != nil || r.Unended == "" {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if err := os.WriteFile(well, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.await("refresh: 2 connections more ended")
+	for _, fd := range theirs {
+		if !over(fd, endsWithin) {
+			t.Error("a connection goes on")
+		}
+	}
+	if st := s.status(); st.Unended != "" || st.Uncounted != "" {
+		t.Errorf("status %+v", st)
+	}
+	if r, err := s.again(); err != nil || r.Unended != "" {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+// What somebody was granted at a name server ends like all else when it is removed: it
+// is the worker's only while lookups run.
+func TestConnectionsToAResolver(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	p.at("dns.allowed.test", resolverAddr)
+	p.at("kept.allowed.test", originAddr)
+	kept := named("kept.allowed.test", echoPort)
+	s := p.start(document(kept, named("dns.allowed.test", 53))).ready()
+	theirs := p.connections(netip.MustParseAddrPort(resolverAddr + ":53"))
+	if r := s.refresh(document(kept)); r.Ended != len(theirs) || len(r.Removed) != 1 {
+		t.Errorf("%+v", r)
+	}
+	for _, fd := range theirs {
+		if !over(fd, endsWithin) {
+			t.Error("a connection goes on")
+		}
+	}
+}
+
+// A worker that is there and does not take the new table is ended, and the refresh is
+// not: the next worker has it from the start.
+func TestSilentWorkerDuringARefresh(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	p.at("old.allowed.test", originAddr)
+	p.at("new.allowed.test", origin2Addr)
+	fifo := filepath.Join(t.TempDir(), "go-on")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := p.start(document(named("old.allowed.test", echoPort)), "CORRAL_GATE_FAILPOINT=refresh-widen:wait:"+fifo).ready()
+	s.put(otherFile, spec.Encode(document(named("new.allowed.test", echoPort))), 0o644)
+	ended := make(chan error, 1)
+	go func() {
+		out, err := s.exec("corral-gate", "refresh", "--spec", otherFile)
+		if err != nil {
+			err = fmt.Errorf("%w: %s", err, out)
+		}
+		ended <- err
+	}()
+	s.await("fail point refresh-widen")
+	if err := syscall.Kill(child(t, s.pid), syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(fifo, nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if st := s.status(); st.State != spec.GateReady || st.WorkerRestarts != 1 || len(st.Pins) != 1 || st.Pins[0].Domain != "new.allowed.test" {
+		t.Errorf("status %+v", st)
+	}
+	for name, want := range map[string]string{"old.allowed.test.": "NXDOMAIN", "new.allowed.test.": "NOERROR"} {
+		if out, _ := p.agent(t.Context(), "lookup", "127.0.0.1:53", name, "udp"); !strings.HasPrefix(out, want) {
+			t.Errorf("%s: %s", name, out)
+		}
+	}
+}
+
+// A gate that is asked to leave while a refresh changes something closes at once, and
+// stays closed when that goes on.
+func TestEndDuringARefresh(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	p.echo(echoPort)
+	p.at("old.allowed.test", originAddr)
+	p.at("new.allowed.test", origin2Addr)
+	fifo := filepath.Join(t.TempDir(), "go-on")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := p.start(document(named("old.allowed.test", echoPort)), "CORRAL_GATE_FAILPOINT=refresh-names:wait:"+fifo).ready()
+	s.put(otherFile, spec.Encode(document(named("new.allowed.test", echoPort))), 0o644)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := s.exec("corral-gate", "refresh", "--spec", otherFile)
+		ended <- err
+	}()
+	s.await("fail point refresh-names")
+	goOn, err := os.OpenFile(fifo, os.O_RDWR, 0) // the gate may be gone by the time
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer goOn.Close()
+	s.signal(syscall.SIGTERM)
+	closed := time.Now().Add(3 * time.Second) // and it waits for longer
+	for out, err := "", error(nil); err == nil; out, err = p.agent(t.Context(), "connect", fmt.Sprintf("%s:%d", origin2Addr, echoPort)) {
+		if time.Now().After(closed) {
+			t.Fatalf("it is open still: %s", out)
+		}
+	}
+	goOn.Close()
+	if code := s.exit(); code != 0 {
+		t.Errorf("status %d", code)
+	}
+	if err := <-ended; err == nil {
+		t.Error("the refresh went well")
+	}
+	p.isClosed(t)
 }
 
 // refused insists that a refresh fails with a status and says something.
@@ -671,11 +842,17 @@ func TestGrace(t *testing.T) {
 	s := p.start(doc).ready()
 	to := func(a string) string { return fmt.Sprintf("%s:%d", a, echoPort) }
 	stream := p.background("hold", to(pool[0]), "idle")
+	// Nobody answers at the other one any more: trying keeps it no longer.
+	run(t, "ip", "netns", "exec", p.world, "iptables", "-w", "-I", "INPUT", "-d", pool[1], "-j", "DROP")
+	tried := p.trying(netip.MustParseAddrPort(to(pool[1])))
 	p.at("api.allowed.test", pool[2])
 	s.signal(syscall.SIGHUP)
 	s.await("refresh: api.allowed.test no longer has " + pool[0] + ", which stays pinned for 1s at least, and while it is in use")
 	s.await("refresh: 1 names: 1 destinations added, 0 removed, 0 connections ended")
 	s.await("refresh: removed api.allowed.test " + pool[1] + ", which it has not had since ")
+	if !over(tried, 5*time.Second) {
+		t.Error("what was tried goes on")
+	}
 	st := s.status()
 	fading := st.Pins[0].Fading
 	if len(fading) != 1 || fading[0].Addr != netip.MustParseAddr(pool[0]) || fading[0].Flows != 1 || time.Since(fading[0].Since) < doc.PinGrace {
