@@ -27,6 +27,8 @@ func run(t testing.TB, args ...string) string {
 // Somebody with root on the host opens the fence behind the gate's back: the
 // gate closes everything and ends, and says why.
 func TestTamper(t *testing.T) {
+	first := project(t, allowed)
+	sideBySide(t, first)
 	for name, tamper := range map[string][]string{
 		"address added to the set": {"ipset", "add", "corral-pins", lab.Canary.String() + ",tcp:443"},
 		"rule deleted":             {"iptables", "-D", "OUTPUT", "1"},
@@ -36,8 +38,7 @@ func TestTamper(t *testing.T) {
 		"IPv6 opened":              {"ip6tables", "-P", "OUTPUT", "ACCEPT"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := project(t, allowed)
-			s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
+			s := first.beside(t)
 			s.abandoned("echo up; exec sleep infinity", "up") // nobody ends the agent
 			inNamespace(t, s.gate(), tamper...)
 			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
