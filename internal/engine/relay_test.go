@@ -161,6 +161,13 @@ func TestRelayHealth(t *testing.T) {
 			t.Errorf("%q: %+v", state, h)
 		}
 	}
+	for purpose, remedy := range map[string]string{PurposeRun: "corral down, then corral run", PurposeDaemon: "corral up"} {
+		f := &relayEngine{carrying: carrying{relays: []container.Summary{madeRelay("r", plan.Relay{Port: 8081}, func(s *container.Summary) { s.State = "exited" })}}}
+		got, err := answered(t, f.answer).RelayHealth(t.Context(), []Member{{Role: RoleGate, Purpose: purpose, Relays: []string{"8081"}}, {Role: RoleService, Purpose: purpose}})
+		if err != nil || len(got) != 1 || got[0].OK || !strings.Contains(got[0].State, remedy) {
+			t.Errorf("%s: %+v %v", purpose, got, err)
+		}
+	}
 }
 
 // carrying is what an engine has and says of relays and gates.

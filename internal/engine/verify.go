@@ -136,7 +136,7 @@ func noPortPublished(seen evidence) (spec.Result, string) {
 		}
 	}
 	if mode := seen.service.HostConfig.NetworkMode; string(mode) != "container:"+seen.gate.ID {
-		return spec.Failed, fmt.Sprintf("the service has the network %q, not its gate's", mode)
+		return spec.Failed, fmt.Sprintf("the service has the network %q, not its gate's", Plain(string(mode)))
 	}
 	for _, name := range slices.Sorted(maps.Keys(seen.service.NetworkSettings.Networks)) {
 		return spec.Failed, "the service is on the network " + name

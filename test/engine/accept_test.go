@@ -99,6 +99,7 @@ func TestNothingBeforeTheYes(t *testing.T) {
 // anything of it have effect before the yes, and a refresh of what is up lets
 // nothing more of it.
 func TestNothingBeforeTheYesAlwaysOn(t *testing.T) {
+	t.Parallel()
 	alwaysForeign := foreign + "mode: daemon\nprofile_options: {shell: {command: [sleep, infinity]}}\n"
 	s := cloned(t, 0, alwaysForeign)
 	netrc := s.private(".netrc", "machine example.com\n", 0)

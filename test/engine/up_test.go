@@ -46,6 +46,7 @@ var hexID = regexp.MustCompile(`[0-9a-f]{12,}`)
 // nothing else is touched; every heal says why in one line, without an ID
 // (R031, R033). No container restarts by itself (R034).
 func TestUp(t *testing.T) {
+	t.Parallel()
 	s := project(t, always("up", forever))
 	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
 	if r := s.corral("run"); r.code != 2 || !strings.Contains(r.err, "corral up") {
@@ -56,6 +57,11 @@ func TestUp(t *testing.T) {
 	}
 	if r := s.corral("status"); r.code != 1 || !strings.Contains(r.out, "not up") {
 		t.Errorf("status before up: %v", r)
+	}
+	for _, command := range []string{"logs", "traffic"} {
+		if r := s.corral(command); r.code != 1 || !strings.Contains(r.err, "hint: corral up starts it") {
+			t.Errorf("%s before up: %v", command, r)
+		}
 	}
 	if r := s.corral("up", "--wait"); r.code != 0 || !strings.HasSuffix(r.err, s.id+" is up\n") {
 		t.Fatal(r)
@@ -139,6 +145,7 @@ func noCapability(t testing.TB, s *sandbox) {
 // A changed policy makes anew what differs and nothing else; where only names
 // differ nothing is made anew.
 func TestUpAfterAChange(t *testing.T) {
+	t.Parallel()
 	s := project(t, always("change", forever))
 	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
 	s.lab.DNS.Set("new.allowed.test", lab.A("44.10.0.11"))
@@ -197,6 +204,7 @@ func TestUpAfterAChange(t *testing.T) {
 
 // Another terminal, another locale: nothing that the policy asks for.
 func TestUpFromElsewhere(t *testing.T) {
+	t.Parallel()
 	s := project(t, always("elsewhere", forever))
 	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
 	s.must("up")
@@ -212,6 +220,7 @@ func TestUpFromElsewhere(t *testing.T) {
 
 // What ends at once is told, with what it said of it.
 func TestUpOfWhatEnds(t *testing.T) {
+	t.Parallel()
 	s := project(t, always("ends", `[sh, -c, "exit 3"]`))
 	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
 	r := s.corral("up")
@@ -269,6 +278,7 @@ func (l *lines) await(t testing.TB, mark int, text string) int {
 // other shields now is another. An editor that replaces the policy file ends
 // nothing, and the next time that the service is made brings its bind back.
 func TestUpOfARepository(t *testing.T) {
+	t.Parallel()
 	s := cloned(t, 0, always("repository", forever))
 	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
 	s.host("git init -q")
@@ -322,6 +332,7 @@ func TestUpOfARepository(t *testing.T) {
 // What cannot be made ends nothing that is up: a hook or a build that fails
 // comes before the end of the old ones. A refresh that fails keeps nothing down.
 func TestUpThatFails(t *testing.T) {
+	t.Parallel()
 	s := project(t, always("fails", forever))
 	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
 	s.must("up")
@@ -355,6 +366,7 @@ func TestUpThatFails(t *testing.T) {
 // A service that has not begun does not count as up: one that was made and
 // never started is made anew, and one whose handover hangs is waited for.
 func TestUpOfWhatWasNeverStarted(t *testing.T) {
+	t.Parallel()
 	s := project(t, always("never", forever))
 	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
 	s.must("up")
@@ -372,9 +384,34 @@ func TestUpOfWhatWasNeverStarted(t *testing.T) {
 	}
 }
 
+// A down does not come between an up and what that makes: it waits, and takes
+// all of it.
+func TestDownWaits(t *testing.T) {
+	t.Parallel()
+	s := project(t, always("waits", forever)+"hooks: {pre_launch: [cat fifo]}\n")
+	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
+	s.host("mkfifo fifo")
+	upSaid, downSaid := &lines{news: make(chan struct{}, 1)}, &lines{news: make(chan struct{}, 1)}
+	up, _ := s.begin(upSaid, "up")
+	upSaid.await(t, 0, "hook: cat fifo")
+	down, _ := s.begin(downSaid, "down")
+	downSaid.await(t, 0, "waiting for another corral that is busy with "+s.id)
+	s.host("echo > fifo")
+	if err := up.Wait(); err != nil {
+		t.Errorf("up: %v: %v", err, upSaid)
+	}
+	if err := down.Wait(); err != nil || !strings.Contains(downSaid.String(), s.id+" is down") {
+		t.Errorf("down: %v: %v", err, downSaid)
+	}
+	if left := s.containers(); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
 // up --watch heals what ends, leaves the sandbox up when it is ended, and ends
 // when somebody takes the sandbox down.
 func TestUpWatch(t *testing.T) {
+	t.Parallel()
 	s := project(t, always("watch", forever))
 	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
 	said := &lines{news: make(chan struct{}, 1)}
