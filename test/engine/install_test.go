@@ -222,18 +222,27 @@ func TestInstallScratch(t *testing.T) {
 	}
 	var mu sync.Mutex
 	var options []string
+	unread, unlabelled := 0, 0
 	f := fake{create: func(m map[string]any) {
 		mu.Lock()
 		defer mu.Unlock()
-		options = append(options, fmt.Sprint(m["HostConfig"].(map[string]any)["SecurityOpt"]))
+		host := m["HostConfig"].(map[string]any)
+		o := fmt.Sprint(host["SecurityOpt"])
+		options = append(options, o)
+		if mounts, _ := host["Mounts"].([]any); len(mounts) == 0 { // the neighbour that is called
+			unread++
+		}
+		if strings.Contains(o, "label=disable") {
+			unlabelled++
+		}
 	}}
 	if r := s.with([]string{"DOCKER_HOST=" + f.at(t)}, "install", "--check"); r.code != 0 {
 		t.Error(r)
 	}
-	if len(options) != 2 || slices.ContainsFunc(options, func(o string) bool {
-		return !strings.Contains(o, "label=disable") || !strings.Contains(o, "no-new-privileges")
+	if len(options) != 4 || unread != 1 || unlabelled != 3 || slices.ContainsFunc(options, func(o string) bool {
+		return !strings.Contains(o, "no-new-privileges")
 	}) {
-		t.Errorf("scratch containers are made with %q", options)
+		t.Errorf("scratch containers are made with %q, %d of them without a mount", options, unread)
 	}
 	entries, err := os.ReadDir(s.dir)
 	if err != nil || len(entries) != 1 || entries[0].Name() != filepath.Base(used) {
