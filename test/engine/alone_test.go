@@ -151,7 +151,7 @@ func TestAloneInOtherStacks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { docker(t, "rmi", "corral-gate:"+tag) })
+	t.Cleanup(func() { docker(t, "rmi", "--no-prune", "corral-gate:"+tag) })
 	// An image that people gave a name stays when corral tidies up.
 	project(t, nothing)
 	docker(t, "image", "inspect", "--format", "{{.Id}}", "corral-gate:"+tag)
@@ -399,7 +399,7 @@ func rootStart(t *testing.T, l *lab.Lab) {
 `+network("default", "corraltest3", "172.30.253.0/24"))
 	t.Cleanup(func() {
 		o.compose("down", "--volumes", "--timeout", "1")
-		docker(t, "rmi", tag)
+		docker(t, "rmi", "--no-prune", tag)
 	})
 	o.up()
 	o.alone("app")

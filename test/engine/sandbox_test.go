@@ -369,6 +369,6 @@ func (s *sandbox) containers() []string {
 
 func (s *sandbox) dropImages() {
 	for _, tag := range strings.Fields(docker(s.tb, "images", "--format", "{{.Repository}}:{{.Tag}}", "corral-"+s.id+"-main")) {
-		docker(s.tb, "rmi", tag)
+		docker(s.tb, "rmi", "--no-prune", tag) // another test may be building on its layers
 	}
 }

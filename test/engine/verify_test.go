@@ -87,15 +87,15 @@ func TestVerifyWithTheLinkCut(t *testing.T) {
 // R035: an agent that is not in its gate's namespace is found, although
 // everything else about it is right.
 func TestVerifyAnotherNamespace(t *testing.T) {
-	s := project(t, nothing)
-	end := s.up("echo up; read -r _", "up")
-	defer end()
+	s := project(t, "profile: shell\nname: elsewhere\nmode: daemon\nprofile_options: {shell: {command: "+forever+"}}\n") // a run ends with its gate
+	if r := s.corral("up"); r.code != 0 {
+		t.Fatal(r)
+	}
 	docker(t, "restart", s.gate())
 	list := spec.Encode(spec.Verify{Version: spec.Version, Service: "main", Checks: []spec.Check{
 		{Name: "same-netns-as-gate", Gate: &spec.Joined{Instance: "0", NetNS: 1}},
 	}})
-	s.write("list.json", string(list))
-	out := docker(t, "exec", s.agent(), "sh", "-c", spec.GuestDir+"/bin/corral-verify < "+s.dir+"/list.json || true")
+	out := docker(t, "exec", s.agent(), "sh", "-c", "echo '"+string(list)+"' | "+spec.GuestDir+"/bin/corral-verify || true")
 	if strings.Contains(out, `"result":"ok"`) || !strings.Contains(out, "same-netns-as-gate") {
 		t.Errorf("an agent in another namespace: %s", out)
 	}
