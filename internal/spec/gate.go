@@ -177,6 +177,12 @@ func (g Gate) check() error {
 			return fmt.Errorf("resolver %v: it must be an IPv4 address outside 127.0.0.0/8 (a loopback resolver forwards from inside the namespace, where anybody could pose as it)", r)
 		}
 	}
+	for _, p := range g.Never {
+		// Such a prefix contains no IPv4 address, and would keep nobody from any.
+		if !p.IsValid() || p.Addr().Is4In6() {
+			return fmt.Errorf("never %v: it must be an IPv4 or IPv6 prefix", p)
+		}
+	}
 	for _, n := range g.Names {
 		if n.Domain == "" {
 			return fmt.Errorf("a name without a domain (%s)", n.Origin)

@@ -39,6 +39,8 @@ func TestGateRefusals(t *testing.T) {
 		"IPv6 resolver":            func(g *Gate) { g.Resolvers[0] = netip.MustParseAddr("2001:db8::53") },
 		"no address of a resolver": func(g *Gate) { g.Resolvers[0] = netip.Addr{} },
 		"name without a port":      func(g *Gate) { g.Names[0].Ports = nil },
+		"never no prefix":          func(g *Gate) { g.Never = []netip.Prefix{{}} },
+		"never an IPv4-mapped one": func(g *Gate) { g.Never = []netip.Prefix{netip.MustParsePrefix("::ffff:44.20.0.0/112")} },
 		"port 0":                   func(g *Gate) { g.Names[0].Ports = []uint16{0} },
 		"name without a domain":    func(g *Gate) { g.Names[0].Domain = "" },
 		"host port, no gateway":    func(g *Gate) { g.Gateway, g.HostPorts = netip.Addr{}, []uint16{80} },
