@@ -112,16 +112,22 @@ func (e *Engine) Remove(ctx context.Context, id string) error { return e.remove(
 // State is the engine's word for how a container is, empty if there is none.
 // It is not known if the engine does not say.
 func (e *Engine) State(ctx context.Context, id string) (state string, known bool) {
+	s, known := e.stateOf(ctx, id)
+	return s.Status, known
+}
+
+// stateOf is State with all that the engine says of it.
+func (e *Engine) stateOf(ctx context.Context, id string) (s container.State, known bool) {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
 	got, err := e.api.ContainerInspect(ctx, id)
 	switch {
 	case errdefs.IsNotFound(err):
-		return "", true
-	case err != nil:
-		return "", false
+		return container.State{}, true
+	case err != nil || got.ContainerJSONBase == nil || got.State == nil:
+		return container.State{}, false
 	}
-	return got.State.Status, true
+	return *got.State, true
 }
 
 // ErrTakenDown is a sandbox that somebody else ended, as corral down does.

@@ -69,36 +69,43 @@ func (e *Engine) Watch(ctx context.Context, policy string, changed func()) error
 	return e.follow(ctx, "label", labelPolicy+"="+policy, func() bool { changed(); return true })
 }
 
+// awaitState is stateOf once the engine says it; not known only if ctx ended.
+func (e *Engine) awaitState(ctx context.Context, id string) (s container.State, known bool) {
+	for pause := reconnectFirst; ; pause = min(2*pause, reconnectLast) {
+		if s, known = e.stateOf(ctx, id); known {
+			return s, true
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return s, false
+		}
+	}
+}
+
 // GateLost waits until a service that runs has lost its gate, and says what
 // became of that; false if the service or ctx ended before. It takes a gate
 // that was started again for lost: its namespace is another one.
 func (e *Engine) GateLost(ctx context.Context, gate, service string) (why string, lost bool) {
 	var first string // when the gate that the service is behind was started
 	_ = e.follow(ctx, "container", gate, func() bool {
-		got, err := e.api.ContainerInspect(ctx, gate)
-		state, known := "", err == nil
-		switch {
-		case err == nil:
-			state = got.State.Status
-			if first == "" && got.State.Running {
-				first = got.State.StartedAt
-			}
-		default:
-			state, known = e.State(ctx, gate)
+		g, known := e.awaitState(ctx, gate)
+		if first == "" && g.Running {
+			first = g.StartedAt
 		}
 		switch {
-		case !known, state == container.StatePaused, state == container.StateRunning && got.State.StartedAt == first:
+		case !known, g.Status == container.StatePaused, g.Status == container.StateRunning && g.StartedAt == first:
 			return true
-		case state == container.StateRunning:
+		case g.Status == container.StateRunning:
 			why = "it was started again, with another network namespace"
-		case state == "" || state == container.StateRemoving:
+		case g.Status == "" || g.Status == container.StateRemoving:
 			why = "it was removed"
 		default:
 			why = cmp.Or(e.WhyEnded(ctx, Member{ID: gate, Role: RoleGate}), "it was removed")
 		}
 		// Whoever takes a sandbox down begins with the service.
-		state, known = e.State(ctx, service)
-		lost = known && (state == container.StateRunning || state == container.StatePaused || state == container.StateCreated)
+		s, known := e.awaitState(ctx, service)
+		lost = known && (s.Status == container.StateRunning || s.Status == container.StatePaused || s.Status == container.StateCreated)
 		return false
 	})
 	return why, lost && ctx.Err() == nil
