@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"regexp"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"github.com/docker/docker/api/types/image"
 
 	"github.com/corral-sandbox/corral/deploy"
+	"github.com/corral-sandbox/corral/internal/command"
 	"github.com/corral-sandbox/corral/internal/host"
 	"github.com/corral-sandbox/corral/internal/plan"
 	"github.com/corral-sandbox/corral/internal/printable"
@@ -99,13 +101,34 @@ func (e *Engine) build(ctx context.Context, repo, base string, tree render.Tree,
 		return Built{}, fmt.Errorf("image %s: %w", tag, err)
 	}
 	e.Progress("building %s", what)
-	if said, err := e.docker(ctx, tree.Tar(), "build", "--force-rm", "--tag", tag, "-"); err != nil {
+	said, err := e.made(ctx, tree, tag)
+	if vanished(err) && ctx.Err() == nil {
+		said, err = e.made(ctx, tree, tag)
+	}
+	if err != nil {
 		if ctx.Err() != nil {
 			return Built{}, context.Cause(ctx)
 		}
 		return Built{}, &BuildFailed{What: what, Output: lastWords(string(said)), Err: err}
 	}
 	return Built{Image: tag, Took: time.Since(start)}, nil
+}
+
+// made builds a tree into an image and returns what the build said.
+func (e *Engine) made(ctx context.Context, tree render.Tree, tag string) ([]byte, error) {
+	return e.docker(ctx, tree.Tar(), "build", "--force-rm", "--tag", tag, "-")
+}
+
+// vanishing is what an engine's own builder ends with when a layer that it took
+// from its cache is removed before the next one stands on it. Images go with the
+// layers beneath them, and another sandbox's may go at any time.
+var vanishing = regexp.MustCompile(`(?i)no such image: "?sha256:|unable to find image "sha256:|unknown parent image ID sha256:|failed to get digest sha256:|layer does not exist`)
+
+// vanished reports whether a build failed for a layer that went away meanwhile:
+// done again, it finds none to stand on and makes its own.
+func vanished(err error) bool {
+	var failed *command.Error
+	return errors.As(err, &failed) && vanishing.MatchString(failed.Stderr)
 }
 
 // BuildFailed is an image that could not be built.

@@ -1,8 +1,15 @@
 package engine
 
 import (
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/corral-sandbox/corral/internal/render"
 )
 
 // What a failed build said last is shown plain: without the builder's colours,
@@ -19,5 +26,79 @@ func TestLastWords(t *testing.T) {
 	}
 	if strings.ContainsAny(got, "\x1b\x07\r") {
 		t.Errorf("%q", got)
+	}
+}
+
+// A build that stood on a layer of another sandbox's image while that was removed
+// is done once more, and nobody is told; whatever else fails has failed.
+func TestVanishedLayer(t *testing.T) {
+	const sum = "sha256:aaf5f769a2494e0d4cccccb05ff51ed14ad76bdc308fa9c4087addb285c26cff"
+	for _, c := range []struct {
+		name   string
+		fails  string // what docker says last
+		times  int    // that it says so
+		builds int
+		ok     bool
+	}{
+		{"nothing", "", 0, 1, true},
+		{"the image for a step", "No such image: " + sum, 1, 2, true},
+		{"behind the engine's words", "Error response from daemon: no such image: " + sum, 1, 2, true},
+		{"the parent", "failed to export image: failed to set parent " + sum + ": unknown parent image ID " + sum, 1, 2, true},
+		{"the image of a copy", "failed to get destination image \"" + sum + "\": No such image: " + sum, 1, 2, true},
+		{"the cache's own", "unable to find image \"" + sum + "\"", 1, 2, true},
+		{"its file", "failed to get digest " + sum + ": open /var/lib/docker/image: no such file or directory", 1, 2, true},
+		{"the layer", "failed to get layer for image " + sum + ": layer does not exist", 1, 2, true},
+		{"again", "layer does not exist", 2, 2, false},
+		{"a base that nobody has", "No such image: debian:none", 1, 1, false},
+		{"a command", "The command '/bin/sh -c false' returned a non-zero code: 1", 1, 1, false},
+		{"silence", "", 1, 1, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+			script := fmt.Sprintf(`#!/bin/sh
+cd %s
+echo build >>builds
+cat >context.$(wc -l <builds)
+test $(wc -l <builds) -gt %d && exit
+echo '%s' >&2
+exit 1
+`, dir, c.times, c.fails)
+			if err := os.WriteFile(filepath.Join(dir, "docker"), []byte(script), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			e := answered(t, func(w http.ResponseWriter, r *http.Request, path string) {
+				w.Header().Set("Content-Type", "application/json")
+				if path == "/images/base/json" {
+					fmt.Fprintf(w, `{"Id": %q}`, sum)
+					return
+				}
+				w.WriteHeader(http.StatusNotFound)
+				fmt.Fprint(w, `{"message": "No such image"}`)
+			})
+			var told []string
+			e.Progress = func(format string, args ...any) { told = append(told, fmt.Sprintf(format, args...)) }
+			_, err := e.build(t.Context(), "corral-test", "base", render.Tree{"Dockerfile": []byte("FROM base\n")}, "it")
+			var failed *BuildFailed
+			if (err == nil) != c.ok || err != nil && !errors.As(err, &failed) {
+				t.Errorf("%v", err)
+			}
+			if len(told) != 1 || told[0] != "building it" {
+				t.Errorf("told %q", told)
+			}
+			builds, err := filepath.Glob(filepath.Join(dir, "context.*"))
+			if err != nil || len(builds) != c.builds {
+				t.Fatalf("%d builds, want %d (%v)", len(builds), c.builds, err)
+			}
+			first, err := os.ReadFile(builds[0])
+			if err != nil || len(first) == 0 {
+				t.Fatalf("the build got nothing (%v)", err)
+			}
+			for _, b := range builds[1:] {
+				if next, err := os.ReadFile(b); err != nil || string(next) != string(first) {
+					t.Errorf("%s: %d bytes, the first time %d (%v)", filepath.Base(b), len(next), len(first), err)
+				}
+			}
+		})
 	}
 }
