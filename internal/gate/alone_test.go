@@ -427,11 +427,18 @@ func TestEnvironmentIsRefused(t *testing.T) {
 	good := spec.Encode(document())
 	linked := document()
 	linked.Links = []spec.Link{{Name: "db", Addr: netip.MustParseAddr("169.254.169.254"), Port: 80}}
+	// One that names no gateway.
+	toMachine := document()
+	toMachine.Address, toMachine.Gateway = netip.Addr{}, netip.Addr{}
+	toMachine.Links = []spec.Link{{Name: "db", Addr: netip.MustParseAddr(worldAddr), Port: 8001}}
 	for what, tt := range map[string]struct {
 		doc  []byte
 		env  []string
 		want []string
 	}{
+		"a document's too":      {spec.Encode(toMachine), nil, []string{"link \"db\": " + worldAddr + " is refused: it is the default gateway, this machine"}},
+		"a link past a router":  {nil, []string{"CORRAL_EGRESS=none", "CORRAL_LINKS=db=172.31.0.3:5432"}, []string{"link \"db\": 172.31.0.3 is refused: this gate is on no network"}},
+		"a link to itself":      {nil, []string{"CORRAL_EGRESS=none", "CORRAL_LINKS=db=" + gateAddr + ":5432"}, []string{"link \"db\": " + gateAddr + " is refused: it is this gate's own"}},
 		"nothing is said":       {nil, nil, []string{"there is no /etc/corral/gate.json, and no variable"}},
 		"several mistakes":      {nil, []string{"CORRAL_ALLOW=1.2.3.4,a.test:0", "CORRAL_EGRES=public"}, []string{"CORRAL_ALLOW: \"1.2.3.4\"", "CORRAL_ALLOW: \"a.test:0\"", "CORRAL_EGRES: there is no such setting; did you mean CORRAL_EGRESS?"}},
 		"Docker's resolver":     {nil, []string{"CORRAL_ALLOW=a.allowed.test"}, []string{"CORRAL_RESOLVERS: it must name a name server here"}},

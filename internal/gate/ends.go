@@ -66,3 +66,41 @@ func checkCaller(a netip.Addr) error {
 	}
 	return nil
 }
+
+// holds refuses links that lead elsewhere than to a neighbour on one of the
+// networks here: to the machine, which is the default gateway, or on a network
+// without one the first address, where engines put it; to this gate itself; or on
+// by a router, to whoever has the address there.
+func (s surroundings) holds(links []spec.Link) error {
+	var failures []error
+	for _, l := range links {
+		if err := s.neighbour(l.Addr); err != nil {
+			failures = append(failures, fmt.Errorf("link %q: %s is refused: %w", l.Name, l.Addr, err))
+		}
+	}
+	return errors.Join(failures...)
+}
+
+func (s surroundings) neighbour(a netip.Addr) error {
+	if slices.Contains(s.gateways, a) {
+		return errors.New("it is the default gateway, this machine, whose ports are host ports")
+	}
+	on := false
+	for _, p := range s.addrs {
+		if p.Addr() == a {
+			return errors.New("it is this gate's own; what listens here is reached at 127.0.0.1")
+		}
+		if !p.Contains(a) {
+			continue
+		}
+		on = true
+		first := p.Masked().Addr().Next()
+		if !slices.ContainsFunc(s.gateways, p.Contains) && p.Bits() < 31 && a == first {
+			return fmt.Errorf("it is the first address of %s, where engines put this machine", p.Masked())
+		}
+	}
+	if !on {
+		return errors.New("this gate is on no network with that address; a link leads to a neighbour")
+	}
+	return nil
+}

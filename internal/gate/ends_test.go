@@ -2,6 +2,7 @@ package gate
 
 import (
 	"bytes"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -36,5 +37,38 @@ func TestParseSpecHoldsEnds(t *testing.T) {
 		if (err == nil) != (tt.want == "") || err != nil && (!strings.Contains(err.Error(), tt.want) || len(got.Links)+len(got.Clients) > 0) {
 			t.Errorf("%+v: %+v, %v", tt, got, err)
 		}
+	}
+}
+
+// A link leads to a neighbour: not to this machine or this gate, whatever the
+// document names as the gateway, nor past a router.
+func TestLinksLeadToNeighbours(t *testing.T) {
+	prefix := netip.MustParsePrefix
+	here := surroundings{
+		addrs:    []netip.Prefix{prefix("172.28.0.5/16"), prefix("10.213.77.2/28"), prefix("10.9.9.1/31"), prefix("2001:db8::2/64")},
+		gateways: []netip.Addr{addr("172.28.0.254"), addr("192.168.7.1")},
+	}
+	for _, tt := range []struct{ link, want string }{
+		{"172.28.0.3", ""},
+		{"172.28.0.1", ""}, // the default gateway is another address of that network
+		{"172.28.0.254", "172.28.0.254 is refused: it is the default gateway"},
+		{"192.168.7.1", "it is the default gateway"},
+		{"172.28.0.5", "it is this gate's own"},
+		{"10.213.77.2", "it is this gate's own"},
+		{"10.213.77.1", "it is the first address of 10.213.77.0/28"},
+		{"10.213.77.3", ""},
+		{"10.213.77.14", ""},
+		{"10.213.77.16", "this gate is on no network with that address"},
+		{"10.213.76.255", "on no network"},
+		{"10.9.9.0", ""},
+		{"192.168.7.2", "on no network"},
+	} {
+		err := here.holds([]spec.Link{{Name: "peer", Addr: addr("172.28.0.3"), Port: 1}, {Name: "db", Addr: addr(tt.link), Port: 5432}})
+		if (err == nil) != (tt.want == "") || err != nil && (!strings.Contains(err.Error(), tt.want) || !strings.HasPrefix(err.Error(), `link "db": `+tt.link+" is refused: ")) {
+			t.Errorf("%s: %v", tt.link, err)
+		}
+	}
+	if err := (surroundings{}).holds([]spec.Link{{Name: "db", Addr: addr("172.28.0.3"), Port: 1}}); err == nil {
+		t.Error("a link, and no network")
 	}
 }

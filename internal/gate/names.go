@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 
 	"github.com/miekg/dns"
@@ -42,6 +43,7 @@ func named(g spec.Gate, pins []spec.Pin) []spec.Pin {
 type zone struct {
 	instance string
 	addrs    map[string][]netip.Addr // by canonical name
+	links    map[string][]string     // where they lead, by spec.LinkName
 	sink     netip.Addr              // for names that are not in addrs, if it is valid
 	forward  *forward                // for those too, if it is there
 }
@@ -49,7 +51,11 @@ type zone struct {
 func newZone(t table) *zone {
 	z := &zone{instance: t.Instance, sink: t.Sink, forward: newForward(t), addrs: map[string][]netip.Addr{
 		"localhost.": {netip.AddrFrom4([4]byte{127, 0, 0, 1})},
-	}}
+	}, links: map[string][]string{}}
+	for _, l := range t.Links {
+		name := spec.LinkName(l.Name)
+		z.links[name] = append(z.links[name], netip.AddrPortFrom(l.Addr, l.Port).String())
+	}
 	for _, p := range t.Pins {
 		z.addrs[dns.CanonicalName(p.Domain)] = p.Addrs
 	}
@@ -93,6 +99,17 @@ func explain(m *dns.Msg, code uint16, text string) {
 	}
 }
 
+// texts are what the gate tells of itself, and whether the name is one to ask so.
+func (z *zone) texts(name string) (texts []string, own bool) {
+	switch {
+	case name == spec.InstanceName:
+		return []string{z.instance}, true
+	case name == spec.NamesName:
+		return []string{z.others()}, true
+	}
+	return z.links[name], strings.HasSuffix(name, "."+spec.LinkZone)
+}
+
 // answer is what the names server knows by itself: A records of pinned names and
 // nothing of any other type for them; for everything else "blocked", or the
 // sink, or that it has to be asked for, which is for A records of public names
@@ -103,14 +120,12 @@ func (z *zone) answer(q *dns.Msg) (*dns.Msg, fate) {
 	name := dns.CanonicalName(question.Name)
 	hdr := dns.RR_Header{Name: question.Name, Class: question.Qclass, Ttl: answerTTL}
 
-	if question.Qclass == dns.ClassCHAOS && (name == spec.InstanceName || name == spec.NamesName) {
+	if texts, own := z.texts(name); own && question.Qclass == dns.ClassCHAOS {
 		if question.Qtype == dns.TypeTXT || question.Qtype == dns.TypeANY {
-			text := z.instance
-			if name == spec.NamesName {
-				text = z.others()
-			}
 			hdr.Rrtype, hdr.Ttl = dns.TypeTXT, 0
-			m.Answer = []dns.RR{&dns.TXT{Hdr: hdr, Txt: []string{text}}}
+			for _, text := range texts {
+				m.Answer = append(m.Answer, &dns.TXT{Hdr: hdr, Txt: []string{text}})
+			}
 		}
 		return m, answered
 	}

@@ -127,6 +127,29 @@ func TestNamesName(t *testing.T) {
 	}
 }
 
+// Where links lead is told by name, and of nothing else.
+func TestLinkName(t *testing.T) {
+	linked := pinTable
+	linked.Links = []spec.Link{{Name: "db", Addr: addr("172.30.0.3"), Port: 5432}, {Name: "cache", Addr: addr("172.30.0.4"), Port: 1}, {Name: "db", Addr: addr("172.30.0.3"), Port: 22}}
+	for name, want := range map[string][]string{spec.LinkName("db"): {"172.30.0.3:5432", "172.30.0.3:22"}, spec.LinkName("DB"): {"172.30.0.3:5432", "172.30.0.3:22"},
+		spec.LinkName("cache"): {"172.30.0.4:1"}, spec.LinkName("api.allowed.test"): nil} {
+		q := new(dns.Msg).SetQuestion(name, dns.TypeTXT)
+		q.Question[0].Qclass = dns.ClassCHAOS
+		m, became := newZone(linked).answer(q)
+		var got []string
+		for _, rr := range m.Answer {
+			got = append(got, rr.(*dns.TXT).Txt...)
+		}
+		if became != answered || m.Rcode != dns.RcodeSuccess || !slices.Equal(got, want) {
+			t.Errorf("%s: %s", name, m)
+		}
+		q.Question[0].Qclass = dns.ClassINET
+		if m, became := newZone(linked).answer(q); became != refusedName || len(m.Answer) > 0 {
+			t.Errorf("%s: %s", name, m)
+		}
+	}
+}
+
 // A probe's verdicts are told to whoever is inside, and nothing of any other
 // packet.
 func TestTell(t *testing.T) {

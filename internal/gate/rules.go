@@ -126,7 +126,7 @@ func ipv4(g spec.Gate, at stage) netfilter.Ruleset {
 			fmt.Sprintf("-d %s/32 -p tcp -m tcp --dport %d %s", g.Gateway, p, syn), chainAllow, "a host service that the policy names"))
 	}
 	for _, l := range g.Links {
-		output.Rules = append(output.Rules, jump(fmt.Sprintf("link-%s-%d", l.Name, l.Port),
+		output.Rules = append(output.Rules, jump(linkRule(l),
 			fmt.Sprintf("-d %s/32 -p tcp -m tcp --dport %d %s", l.Addr, l.Port, syn), chainAllow, "a service of another gate that this one may call"))
 	}
 	if g.Class == spec.ClassPublic {
@@ -161,6 +161,9 @@ func ipv4(g spec.Gate, at stage) netfilter.Ruleset {
 	}
 	return netfilter.Ruleset{Family: netfilter.IPv4, Chains: chains}
 }
+
+// linkRule is the public ID of the rule that lets a link through.
+func linkRule(l spec.Link) string { return fmt.Sprintf("link-%s-%d", l.Name, l.Port) }
 
 // public refuses everything that is not globally routable, and what belongs to
 // this host or to its containers, and grants the web's ports of the rest.

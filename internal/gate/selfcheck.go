@@ -43,7 +43,17 @@ func (g *gate) selfCheck(ctx context.Context) error {
 		}
 		g.sayf("OK: %s", ok)
 	}
+	g.tellLinks()
 	return g.checkLiveness(ctx)
+}
+
+// tellLinks says of each link what was proven before: its rule is in the kernel, and
+// leads to a neighbour. Nobody is dialled. A service starts after its gate, so of
+// two gates with links to each other neither would ever come up.
+func (g *gate) tellLinks() {
+	for _, l := range g.spec.Links {
+		g.sayf("OK: link %s: rule %s lets %s port %d through, on a network of this gate; whether it answers was not tried", l.Name, linkRule(l), l.Addr, l.Port)
+	}
 }
 
 func (g *gate) checkUnlisted(ctx context.Context) (string, error) {

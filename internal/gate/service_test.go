@@ -137,7 +137,7 @@ func TestAlone(t *testing.T) {
 		want []string
 	}{
 		"pinned": {document(allowed("api.allowed.test")), []string{"ok   names-only-pinned", "ok   resolves:api.allowed.test", "ok   gateway-closed"}},
-		"links":  {linked, []string{"ok   names-only-pinned", "ok   resolves:db"}},
+		"links":  {linked, []string{"ok   names-only-pinned", "ok   resolves:db", "ok   link:db:5432", "ok   link-closed:db"}},
 		"sink":   {sunk, []string{"ok   names-sink", "ok   resolves:api.allowed.test"}},
 		"public": {public(), []string{"ok   public-only: refused on ports 80 and 443: 169.254.169.254 10.255.255.254 172.31.255.254 192.168.255.254 100.127.255.254 192.0.2.254\n"}},
 		"host":   {hosted, []string{"skip gateway-closed: the gate lets host services through", "ok   resolves:corral-host"}},
@@ -147,6 +147,8 @@ func TestAlone(t *testing.T) {
 			p := newPair(t)
 			p.zone("api.allowed.test", "A "+originAddr)
 			p.listen(netip.MustParseAddrPort(worldAddr + ":8001"))
+			run(t, "ip", "-n", p.world, "addr", "add", "172.30.0.3/24", "dev", "eth0")
+			p.listen(netip.MustParseAddrPort("172.30.0.3:5432"))
 			s := p.start(tt.doc).ready()
 			out, status := p.serviceRun(s, "", probesVar, verifyBinary, "alone")
 			if status != 0 || strings.Contains(out, "FAIL") || !strings.Contains(out, " 0 failed\n") {
@@ -169,6 +171,31 @@ func TestAlone(t *testing.T) {
 				t.Errorf("status %d:\n%s", status, out)
 			}
 		})
+	}
+}
+
+// Two gates with links to each other both come up before either service does: a
+// gate says that the link is open and dials nobody, and whether somebody answers
+// is found by the service.
+func TestLinkToNobodyYet(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	const peer = "172.30.0.3"
+	run(t, "ip", "-n", p.world, "addr", "add", peer+"/24", "dev", "eth0")
+	linked := document()
+	linked.Links = []spec.Link{{Name: "db", Addr: netip.MustParseAddr(peer), Port: 5432}}
+	s := p.start(linked).ready()
+	s.saw("OK: link db: rule link-db-5432 lets " + peer + " port 5432 through, on a network of this gate; whether it answers was not tried")
+	if n := len(p.sent(peer)); n != 0 {
+		t.Errorf("%d packets to the peer at bring-up", n)
+	}
+	out, status := p.serviceRun(s, "", probesVar, verifyBinary, "alone")
+	if status != 1 || strings.Count(out, "FAIL") != 1 || !strings.Contains(out, "FAIL link:db:5432: ") || !strings.Contains(out, "see that the service there is up") || !strings.Contains(out, "ok   link-closed:db") {
+		t.Errorf("status %d:\n%s", status, out)
+	}
+	p.listen(netip.MustParseAddrPort(peer + ":5432"))
+	if out, status := p.serviceRun(s, "", probesVar, verifyBinary, "alone"); status != 0 || !strings.Contains(out, "ok   link:db:5432\n") {
+		t.Errorf("status %d:\n%s", status, out)
 	}
 }
 

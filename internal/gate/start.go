@@ -140,14 +140,17 @@ func (g *gate) read(context.Context) error {
 }
 
 // learnOwn adds the networks that this namespace is on, and its way out, to what
-// may never be pinned: not every stack says so.
+// may never be pinned: not every stack says so. Links must lead to neighbours.
 func (g *gate) learnOwn(context.Context) error {
-	own, err := ownNetworks()
+	around, err := look()
 	if err != nil {
 		return fmt.Errorf("the namespace's own addresses: %w", err)
 	}
+	if err := around.holds(g.spec.Links); err != nil {
+		return exit.Invalidf("everything stays closed", "%w", err)
+	}
 	g.mu.Lock()
-	g.own = own
+	g.own = around.own()
 	g.spec = g.withOwn(g.spec)
 	g.mu.Unlock()
 	return nil
@@ -164,35 +167,49 @@ func (g *gate) withOwn(doc spec.Gate) spec.Gate {
 	return doc
 }
 
-// ownNetworks are the prefixes of the interfaces, loopback aside, and the default
-// gateways.
-func ownNetworks() ([]netip.Prefix, error) {
+// surroundings are what a namespace says of where it is.
+type surroundings struct {
+	addrs    []netip.Prefix // of its interfaces, loopback aside, with their networks
+	gateways []netip.Addr   // the default ones
+}
+
+func look() (surroundings, error) {
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {
-		return nil, err
+		return surroundings{}, err
 	}
-	var own []netip.Prefix
+	var s surroundings
 	for _, a := range addrs {
 		p, err := netip.ParsePrefix(a.String())
 		if err != nil {
-			return nil, err
+			return surroundings{}, err
 		}
 		if !p.Addr().IsLoopback() {
-			own = append(own, p.Masked())
+			s.addrs = append(s.addrs, p)
 		}
 	}
 	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
 	if err != nil {
-		return nil, err
+		return surroundings{}, err
 	}
 	for _, r := range routes {
 		gw, ok := netip.AddrFromSlice(r.Gw)
 		if ok && (r.Dst == nil || r.Dst.IP.IsUnspecified()) {
-			gw = gw.Unmap()
-			own = append(own, netip.PrefixFrom(gw, gw.BitLen()))
+			s.gateways = append(s.gateways, gw.Unmap())
 		}
 	}
-	return own, nil
+	return s, nil
+}
+
+// own are the networks, and the default gateways.
+func (s surroundings) own() (own []netip.Prefix) {
+	for _, p := range s.addrs {
+		own = append(own, p.Masked())
+	}
+	for _, gw := range s.gateways {
+		own = append(own, netip.PrefixFrom(gw, gw.BitLen()))
+	}
+	return own
 }
 
 // loadSpec reads a document that nobody but root can have written. Where there
@@ -250,7 +267,7 @@ func (g *gate) startWorker(ctx context.Context) error {
 // tellWorker gives the worker, and all to come, what it may answer lookups with.
 func (g *gate) tellWorker(ctx context.Context, doc spec.Gate, pins []spec.Pin, serving bool) {
 	p := doc.Probes
-	t := table{Instance: g.instance, Pins: brief(tableOf(named(doc, pins))), Serving: serving,
+	t := table{Instance: g.instance, Pins: brief(tableOf(named(doc, pins))), Links: doc.Links, Serving: serving,
 		Own: []netip.Addr{p.Unlisted, p.Resolver, dockerResolver.Addr(), g.unlisted()}}
 	if doc.SinkNames {
 		t.Sink = spec.SinkAddress

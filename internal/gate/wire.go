@@ -39,6 +39,8 @@ type request struct {
 type table struct {
 	Instance string     `json:"instance"`
 	Pins     []spec.Pin `json:"pins"`
+	// Links are told to whoever asks by name.
+	Links []spec.Link `json:"links,omitempty"`
 	// Base is where the numbers of verdicts start, beyond any that an earlier
 	// worker gave out.
 	Base uint64 `json:"base"`

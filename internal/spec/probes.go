@@ -51,11 +51,13 @@ func ParseProbes(s string) (Probes, error) {
 }
 
 // CHAOS TXT names under which a gate says, in its own namespace, what becomes of
-// names and of probes there.
+// names and of probes there, and where links lead.
 const (
 	// NamesName tells what becomes of lookups: NamesBlocked, NamesSink or
 	// NamesPublic.
 	NamesName = "names.corral."
+	// LinkZone has the LinkNames.
+	LinkZone = "link.corral."
 	// VerdictZone tells the newest sequence number; below it are VerdictNames.
 	VerdictZone = "verdict.corral."
 )
@@ -66,6 +68,10 @@ const (
 	NamesSink    = "sink"    // SinkAddress
 	NamesPublic  = "public"  // looked up
 )
+
+// LinkName is the name that a gate tells under where the links of a name lead, a
+// text ADDRESS:PORT each; none of a name that no link has.
+func LinkName(name string) string { return name + "." + LinkZone }
 
 // VerdictName is the name that a gate tells the verdicts on a probe under:
 // PROTO.SOURCE.PORT.ADDRESS, the address in hexadecimal digits.

@@ -112,11 +112,46 @@ func (e *env) alone(probes spec.Probes, names string) []spec.Check {
 	return checks
 }
 
+// linkChecks are those of the links that the gate tells of: each leads to somebody,
+// and nowhere but to its ports. What the gate does not tell is a check that cannot
+// tell.
+func (e *env) linkChecks(ctx context.Context) (checks []spec.Check) {
+	hosts, err := e.written()
+	if err != nil {
+		return nil // resolves tells why it cannot tell
+	}
+	for _, name := range sortedNames(hosts) {
+		texts, err := e.chaos(ctx, spec.LinkName(name))
+		if err != nil {
+			return append(checks, spec.Check{Name: "link"}) // it tells that it cannot tell
+		}
+		ports := map[netip.Addr][]uint16{}
+		for _, text := range texts {
+			to, err := netip.ParseAddrPort(text)
+			if err != nil {
+				return append(checks, spec.Check{Name: "link"})
+			}
+			ports[to.Addr()] = append(ports[to.Addr()], to.Port())
+			checks = append(checks, spec.Check{Name: fmt.Sprintf("link:%s:%d", name, to.Port()), Addr: to.Addr(), Port: to.Port()})
+		}
+		for at, linked := range ports {
+			c := spec.Check{Name: "link-closed:" + name, Addr: at, Ports: slices.DeleteFunc([]uint16{22, 53, 80, 443, 2375}, func(p uint16) bool { return slices.Contains(linked, p) })}
+			for _, other := range sortedNames(hosts) {
+				if other != name && slices.Contains(hosts[other], at) {
+					c.Skip = other + " is there too, and the gate's settings alone say on which ports"
+				}
+			}
+			checks = append(checks, c)
+		}
+	}
+	return checks
+}
+
 // sends tells the checks that send something beyond loopback, or ask the gate.
 func sends(c spec.Check) bool {
 	switch c.Kind() {
 	case "unlisted-host-blocked", "dns-closed", "names-sink", "public-only", "names-only-pinned", "udp-closed", "icmp-closed",
-		"metadata-blocked", "ipv6-blocked", "gateway-closed", "resolves":
+		"metadata-blocked", "ipv6-blocked", "gateway-closed", "resolves", "link", "link-closed":
 		return true
 	}
 	return false
@@ -134,7 +169,7 @@ func verifyAlone(ctx context.Context, args []string, e *env, stdout io.Writer) e
 	}
 	e.aside = true
 	names, _ := e.chaos(ctx, spec.NamesName)
-	section := e.judge(ctx, e.alone(probes, strings.Join(names, "")))
+	section := e.judge(ctx, append(e.alone(probes, strings.Join(names, "")), e.linkChecks(ctx)...))
 	host, _ := os.Hostname()
 	tally, err := report.Tally{}, error(nil)
 	if asJSON {
@@ -385,6 +420,19 @@ func resolves(ctx context.Context, c spec.Check, e *env) finding {
 		return failed("it is %v in /etc/hosts, and resolves to %v", c.Addrs, addrs)
 	}
 	return ok()
+}
+
+// linked: Addr accepts TCP on Port. That the gate here lets it through is not
+// enough: there must be a service, whose gate lets it in.
+func linked(ctx context.Context, c spec.Check, _ *env) finding {
+	if !c.Addr.IsValid() || c.Port == 0 {
+		return untold("the gate does not tell where links lead")
+	}
+	f := reach(ctx, []netip.Addr{c.Addr}, c.Port)
+	if f.result != spec.OK {
+		f.detail += "; see that the service there is up, and that its gate lets this one in"
+	}
+	return f
 }
 
 // written are the names of /etc/hosts that a gate wrote: all but loopback's and

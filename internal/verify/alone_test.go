@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
@@ -272,6 +273,54 @@ func TestResolves(t *testing.T) {
 	want(t, tree(t, map[string]string{"/etc/hosts": "127.0.0.1 localhost\n"}), spec.Check{Name: "resolves:a.test", Host: "a.test"}, spec.Untold, "no name and addresses")
 	// Only a port makes it a check of what is reached.
 	want(t, tree(t, nil), spec.Check{Name: "allowed:a.test", Host: "a.test", Addrs: c.Addrs}, spec.Untold, "no host and port")
+}
+
+// A link leads to somebody, or it fails; and what else its peer may have is closed.
+// What the gate does not tell cannot be told.
+func TestLinkChecks(t *testing.T) {
+	peer, err := net.Listen("tcp4", "127.9.9.8:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer peer.Close()
+	at := peer.Addr().String()
+	port := netip.MustParseAddrPort(at).Port()
+	const hosts = "127.0.0.1 localhost\n10.9.9.8 db\n10.9.9.8 too.test\n10.9.9.7 cache\n203.0.113.9 api.test\n"
+	plan := func(g gateDNS, hosts string) (*env, map[string]spec.Check) {
+		e := tree(t, map[string]string{"/etc/hosts": hosts})
+		e.aside = true
+		g.serve(t, e)
+		seen := map[string]spec.Check{}
+		for _, c := range e.linkChecks(t.Context()) {
+			if _, known := kinds[c.Kind()]; !known || seen[c.Name].Name != "" || !sends(c) {
+				t.Errorf("%s: unknown, there twice, or said to send nothing", c.Name)
+			}
+			seen[c.Name] = c
+		}
+		return e, seen
+	}
+	links := map[string][]string{spec.LinkName("db"): {"10.9.9.8:5432", "10.9.9.8:22"}, spec.LinkName("cache"): {"10.9.9.7:6379"}}
+	_, seen := plan(gateDNS{links: links}, hosts)
+	if len(seen) != 5 || seen["link:db:22"].Port != 22 || seen["link:db:5432"].Addr != netip.MustParseAddr("10.9.9.8") || seen["link:cache:6379"].Port != 6379 ||
+		!strings.Contains(seen["link-closed:db"].Skip, "too.test") || seen["link-closed:cache"].Skip != "" || !slices.Equal(seen["link-closed:cache"].Ports, []uint16{22, 53, 80, 443, 2375}) ||
+		slices.Contains(seen["link-closed:db"].Ports, 22) || seen["link-closed:db"].Addr != netip.MustParseAddr("10.9.9.8") {
+		t.Errorf("%+v", seen)
+	}
+	for name, g := range map[string]gateDNS{"no answer": {deaf: true}, "nonsense": {links: map[string][]string{spec.LinkName("db"): {"nonsense"}}}} {
+		e, seen := plan(g, hosts)
+		if len(seen) != 1 {
+			t.Errorf("%s: %+v", name, seen)
+		}
+		want(t, e, seen["link"], spec.Untold, "does not tell where links lead")
+	}
+	if _, seen := plan(gateDNS{}, hosts); len(seen) != 0 {
+		t.Errorf("no link: %+v", seen)
+	}
+	e := tree(t, nil)
+	c := spec.Check{Name: fmt.Sprintf("link:db:%d", port), Addr: netip.MustParseAddr("127.9.9.8"), Port: port}
+	want(t, e, c, spec.OK, "")
+	c.Addr = netip.MustParseAddr("127.9.9.7")
+	want(t, e, c, spec.Failed, "connection refused; see that the service there is up")
 }
 
 // Where nobody tells what becomes of packets none is sent, and what was to be

@@ -20,8 +20,10 @@ type gateDNS struct {
 	noEDE    bool
 	wildcard string // answers every other name
 
-	silentChaos bool   // knows no verdict
-	said        string // the verdict on every probe
+	silentChaos bool                // knows no verdict
+	said        string              // the verdict on every probe
+	links       map[string][]string // by spec.LinkName
+	deaf        bool                // to questions about links
 }
 
 // serve starts g on loopback and points e's two ways to it.
@@ -70,6 +72,13 @@ func (g gateDNS) reply(m dnsmessage.Message) ([]byte, error) {
 	switch {
 	case q.Class == dnsmessage.ClassCHAOS && q.Name.String() == spec.InstanceName:
 		r.Answers = append(r.Answers, dnsmessage.Resource{Header: h, Body: &dnsmessage.TXTResource{TXT: []string{g.instance}}})
+	case q.Class == dnsmessage.ClassCHAOS && strings.HasSuffix(q.Name.String(), "."+spec.LinkZone):
+		if g.deaf {
+			r.RCode = dnsmessage.RCodeServerFailure
+		}
+		for _, text := range g.links[q.Name.String()] {
+			r.Answers = append(r.Answers, dnsmessage.Resource{Header: h, Body: &dnsmessage.TXTResource{TXT: []string{text}}})
+		}
 	case q.Class == dnsmessage.ClassCHAOS && g.said != "":
 		r.Answers = append(r.Answers, dnsmessage.Resource{Header: h, Body: &dnsmessage.TXTResource{TXT: []string{g.said}}})
 	case q.Class == dnsmessage.ClassCHAOS && g.silentChaos:

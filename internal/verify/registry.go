@@ -49,6 +49,9 @@ var kinds = map[string]check{
 	"public-only":       publicOnly,
 	"resolves":          resolves,
 
+	"link":        linked,
+	"link-closed": peerClosed,
+
 	"host-service":                 hostService,
 	"gateway-closed":               peerClosed,
 	"host-port-undeclared-blocked": peerClosed,
