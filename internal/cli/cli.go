@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -18,6 +19,7 @@ import (
 	"github.com/corral-sandbox/corral/internal/exit"
 	"github.com/corral-sandbox/corral/internal/plan"
 	"github.com/corral-sandbox/corral/internal/policy"
+	"github.com/corral-sandbox/corral/internal/printable"
 	"github.com/corral-sandbox/corral/internal/spec"
 	"github.com/corral-sandbox/corral/internal/state"
 )
@@ -164,9 +166,14 @@ func (p plain) Write(b []byte) (int, error) {
 	return len(b), err
 }
 
-// sayf tells a person something, in a line of its own.
+// sayf tells a person something, in a line of its own; whatever else the words of
+// others would do to a terminal is made visible.
 func (a *app) sayf(format string, args ...any) {
-	fmt.Fprintf(plain{a.err}, "corral: "+format+"\n", args...)
+	lines := strings.Split(fmt.Sprintf("corral: "+format, args...), "\n")
+	for i, l := range lines {
+		lines[i] = printable.Escape(l)
+	}
+	fmt.Fprintln(plain{a.err}, strings.Join(lines, "\n"))
 }
 
 func status(err error) int {

@@ -329,7 +329,7 @@ func capture(stream *engine.Stream) (witnessed, error) {
 // protocol with its ports.
 func (a *app) showDenied(s spec.GateStatus) {
 	for _, n := range s.RefusedNames {
-		fmt.Fprintf(a.out, "  name   %s%s\n", printable.Escape(n.Name), times(n.Count))
+		fmt.Fprintf(a.out, "  name   %s%s\n", cell(n.Name), times(n.Count))
 	}
 	type key struct {
 		proto string
@@ -349,7 +349,7 @@ func (a *app) showDenied(s spec.GateStatus) {
 		if list == "0" { // no ports in this protocol
 			list = ""
 		}
-		fmt.Fprintln(a.out, cut(strings.TrimRight(fmt.Sprintf("  %-6s %-16v %s", k.proto, k.addr, list), " "), a.columns()))
+		fmt.Fprintln(a.out, cut(strings.TrimRight(fmt.Sprintf("  %-6s %-16s %s", cell(k.proto), cell(k.addr.String()), list), " "), a.columns()))
 	}
 }
 

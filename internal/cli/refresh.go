@@ -129,7 +129,7 @@ func showRefreshed(w io.Writer, done spec.Refreshed) error {
 		rows = append(rows, fmt.Sprintf("closed   %s: %s", cell(u.Domain), cell(u.Reason)))
 	}
 	for _, s := range done.Shared {
-		rows = append(rows, fmt.Sprintf("shared   %s is gone, and %d of its connections to %v:%d live on: %s has the same address", cell(s.Removed), s.Flows, s.Addr, s.Port, cell(s.With)))
+		rows = append(rows, fmt.Sprintf("shared   %s is gone, and %d of its connections to %s live on: %s has the same address", cell(s.Removed), s.Flows, cell(fmt.Sprintf("%v:%d", s.Addr, s.Port)), cell(s.With)))
 	}
 	if done.Ended > 0 {
 		rows = append(rows, fmt.Sprintf("ended    %d connections to what is not allowed any more", done.Ended))

@@ -110,7 +110,7 @@ func (a *app) guard(ctx context.Context, e *engine.Engine, g *engine.Gate, servi
 		if raw { // whatever the agent draws: on a line of its own
 			begin, end = "\r\n", "\r\n"
 		}
-		fmt.Fprintf(a.err, "%scorral: the gate ended (%s): the agent has no network any more and is ended%s", begin, why, end)
+		fmt.Fprintf(a.err, "%scorral: the gate ended (%s): the agent has no network any more and is ended%s", begin, printable.Escape(why), end)
 		if err := e.Stop(ctx, service, agentGrace); err != nil && ctx.Err() == nil {
 			fmt.Fprintf(a.err, "%scorral: %s%s", begin, printable.Escape(engine.Plain(err.Error())), end)
 		}
@@ -204,14 +204,14 @@ const mostShown = 5
 func summary(s spec.GateStatus) string {
 	var parts []string
 	for _, n := range s.RefusedNames {
-		parts = append(parts, printable.Escape(n.Name)+times(n.Count))
+		parts = append(parts, cell(n.Name)+times(n.Count))
 	}
 	for _, d := range s.Denied {
 		to := d.Addr.String()
 		if d.Port != 0 {
 			to = fmt.Sprintf("%v:%d", d.Addr, d.Port)
 		}
-		parts = append(parts, d.Proto+" "+to+times(d.Count))
+		parts = append(parts, cell(d.Proto+" "+to)+times(d.Count))
 	}
 	if more := len(parts) - mostShown; more > 0 {
 		parts = append(parts[:mostShown], fmt.Sprintf("and %d more", more))

@@ -141,6 +141,7 @@ const bindGone = "the policy file was replaced on this machine, so its read-only
 const (
 	mostRows  = 20
 	mostWidth = 60
+	mostState = 400 // of what is wrong, which may be several lines of a log
 )
 
 func (a *app) showStatus(r statusReport, asJSON bool) error {
@@ -151,17 +152,17 @@ func (a *app) showStatus(r statusReport, asJSON bool) error {
 	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
 	switch {
 	case len(r.Services) == 0:
-		fmt.Fprintf(w, "%s: not up\n", r.Sandbox)
+		fmt.Fprintf(w, "%s: not up\n", cell(r.Sandbox))
 	case r.Changed:
-		fmt.Fprintf(w, "%s (the policy was changed since it was brought up)\n", r.Sandbox)
+		fmt.Fprintf(w, "%s (the policy was changed since it was brought up)\n", cell(r.Sandbox))
 	default:
-		fmt.Fprintf(w, "%s\n", r.Sandbox)
+		fmt.Fprintf(w, "%s\n", cell(r.Sandbox))
 	}
 	if r.Unbound {
 		fmt.Fprintln(w, bindGone)
 	}
 	for _, h := range r.Services {
-		fmt.Fprintf(w, "%s: %s\n", h.Service, h.State)
+		fmt.Fprintf(w, "%s: %s\n", cell(h.Service), cut(printable.Escape(h.State), mostState))
 		for _, row := range serviceRows(h, time.Now()) {
 			fmt.Fprintf(w, "  %s\n", strings.Join(row, "\t"))
 		}
@@ -172,7 +173,7 @@ func (a *app) showStatus(r statusReport, asJSON bool) error {
 		}
 	}
 	for _, h := range r.Relays {
-		fmt.Fprintf(w, "host port %s: %s\n", h.Carries, h.State)
+		fmt.Fprintf(w, "host port %s: %s\n", cell(h.Carries), cut(printable.Escape(h.State), mostState))
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -188,14 +189,14 @@ func serviceRows(h engine.Health, now time.Time) [][]string {
 		return [][]string{{"network", "none"}}
 	}
 	if h.Gate == nil {
-		return [][]string{{"network", "of " + h.Behind}}
+		return [][]string{{"network", "of " + cell(h.Behind)}}
 	}
 	g := *h.Gate
-	class := string(g.Class)
+	class := cell(string(g.Class))
 	if class == "" {
 		class = "none"
 	}
-	rows := [][]string{{"network", "of " + h.Behind, "egress " + class, fmt.Sprintf("namespace %d", g.NetNS)}}
+	rows := [][]string{{"network", "of " + cell(h.Behind), "egress " + class, fmt.Sprintf("namespace %d", g.NetNS)}}
 	if g.WorkerRestarts > 0 {
 		rows = append(rows, []string{"gate", "its worker was replaced", count(uint64(g.WorkerRestarts))})
 	}
@@ -212,11 +213,11 @@ func serviceRows(h engine.Health, now time.Time) [][]string {
 			more = append(more, []string{"kept", cell(p.Domain), cell(p.Failed)})
 		}
 		for _, f := range p.Fading {
-			more = append(more, []string{"fading", cell(p.Domain), f.Addr.String(), fmt.Sprintf("since %s, %d open", age(now.Sub(f.Since)), f.Flows)})
+			more = append(more, []string{"fading", cell(p.Domain), cell(f.Addr.String()), fmt.Sprintf("since %s, %d open", age(now.Sub(f.Since)), f.Flows)})
 		}
 	}
 	for _, s := range g.Shared {
-		more = append(more, []string{"shared", cell(s.Removed), fmt.Sprintf("%v:%d", s.Addr, s.Port), fmt.Sprintf("%d open, by way of %s", s.Flows, cell(s.With))})
+		more = append(more, []string{"shared", cell(s.Removed), cell(fmt.Sprintf("%v:%d", s.Addr, s.Port)), fmt.Sprintf("%d open, by way of %s", s.Flows, cell(s.With))})
 	}
 	if n := len(more) - mostRows; n > 0 {
 		more = append(more[:mostRows], []string{"", fmt.Sprintf("and %d more (--json has them)", n)})
@@ -256,7 +257,7 @@ func gateRows(g spec.GateStatus) [][]string {
 		denied = append(denied, []string{"denied", cell(n.Name), "lookup", count(n.Count)})
 	}
 	for _, d := range g.Denied {
-		denied = append(denied, []string{"denied", d.Addr.String(), fmt.Sprintf("%s %d", d.Proto, d.Port), count(d.Count)})
+		denied = append(denied, []string{"denied", cell(d.Addr.String()), cell(fmt.Sprintf("%s %d", d.Proto, d.Port)), count(d.Count)})
 	}
 	switch more := len(denied) - mostRows; {
 	case more > 0:

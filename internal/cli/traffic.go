@@ -129,9 +129,10 @@ func (d decided) what() string {
 	case !d.Addr.IsValid():
 		return cell(d.Name)
 	case d.Name != "":
-		return cut(printable.Escape(d.Name), mostWidth-len(" ()")-len(d.Addr.String())) + " (" + d.Addr.String() + ")"
+		addr := cell(d.Addr.String())
+		return cut(printable.Escape(d.Name), max(1, mostWidth-len(" ()")-len(addr))) + " (" + addr + ")"
 	}
-	return d.Addr.String()
+	return cell(d.Addr.String())
 }
 
 func (d decided) how() string {
@@ -141,7 +142,7 @@ func (d decided) how() string {
 	case d.Port == 0:
 		return cell(d.Proto)
 	}
-	return fmt.Sprintf("%s %d", printable.Escape(d.Proto), d.Port)
+	return fmt.Sprintf("%s %d", cell(d.Proto), d.Port)
 }
 
 // verdictWords are for people.
@@ -240,7 +241,7 @@ const (
 func (r trafficReport) show(out io.Writer, now time.Time, several bool) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	if len(r.Rows) == 0 {
-		fmt.Fprintf(w, "%s: nothing was tried\n", r.Sandbox)
+		fmt.Fprintf(w, "%s: nothing was tried\n", cell(r.Sandbox))
 	} else {
 		fmt.Fprintln(w, "VERDICT\tWHAT\tHOW\tTIMES\tFIRST\tLAST\tWHY")
 	}
@@ -254,9 +255,9 @@ func (r trafficReport) show(out io.Writer, now time.Time, several bool) error {
 		if several {
 			what = cell(row.Service) + ": " + what
 		}
-		cells := []string{verdictWords[row.Verdict], what, row.how(), fmt.Sprint(row.Count), ago(now, row.First), ago(now, row.Last)}
+		cells := []string{cmp.Or(verdictWords[row.Verdict], cell(row.Verdict)), what, row.how(), fmt.Sprint(row.Count), ago(now, row.First), ago(now, row.Last)}
 		if row.Reason != "" {
-			cells = append(cells, printable.Escape(row.Reason))
+			cells = append(cells, cell(row.Reason))
 		}
 		fmt.Fprintln(w, strings.Join(cells, "\t"))
 	}
@@ -415,7 +416,7 @@ func (ev trafficEvent) show(out io.Writer, told map[string]bool) error {
 	}
 	text := fmt.Sprintf("%s  %s  %s %s%s", clock(ev.Time), cmp.Or(verdictWords[ev.Verdict], cell(ev.Verdict)), ev.how(), ev.what(), times(ev.Count))
 	if ev.Reason != "" {
-		text += ": " + printable.Escape(ev.Reason)
+		text += ": " + cell(ev.Reason)
 	}
 	text += "\n"
 	if s := ev.Suggestion; s != nil {

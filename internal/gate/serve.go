@@ -148,6 +148,7 @@ func (g *gate) sayf(format string, args ...any) {
 // audit prints one of the worker's audit lines, in PID 1's own encoding.
 func (g *gate) audit(l auditLine) {
 	l.Name, l.Rule, l.Proto, l.Verdict = plain(l.Name), plain(l.Rule), plain(l.Proto), plain(l.Verdict)
+	l.Addr = l.Addr.WithZone("")
 	b, err := json.Marshal(l)
 	if err == nil {
 		g.out.Write(append(b, '\n'))
@@ -161,6 +162,10 @@ func (g *gate) verdicts(ctx context.Context, after uint64) (spec.Verdicts, error
 	}
 	if r.Verdicts == nil || r.Verdicts.Version != spec.Version || len(r.Verdicts.Verdicts) > maxVerdicts {
 		return spec.Verdicts{}, errors.New("verdicts: the worker's answer makes no sense")
+	}
+	for i := range r.Verdicts.Verdicts {
+		v := &r.Verdicts.Verdicts[i]
+		v.Proto, v.Outcome, v.Rule, v.Addr = plain(v.Proto), spec.Outcome(plain(string(v.Outcome))), plain(v.Rule), v.Addr.WithZone("")
 	}
 	return *r.Verdicts, nil
 }

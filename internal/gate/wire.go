@@ -91,6 +91,7 @@ func (a *account) plain() {
 		for i := range rows {
 			r := &rows[i]
 			r.Proto, r.Name, r.Rule = plain(r.Proto), plain(r.Name), plain(r.Rule)
+			r.Addr = r.Addr.WithZone("") // which may be any text
 		}
 	}
 	for i := range a.Refused {

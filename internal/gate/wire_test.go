@@ -207,9 +207,10 @@ func TestPlainAccount(t *testing.T) {
 	bad := "a\x1b]0;b\nc"
 	rows := func() []spec.Traffic { return []spec.Traffic{{}, {Proto: bad, Name: bad, Rule: bad}} }
 	a := account{Allowed: rows(), Denied: rows(), Refused: []spec.Refused{{}, {Name: bad}}}
+	a.Denied[0].Addr = netip.IPv6LinkLocalAllNodes().WithZone(bad)
 	a.plain()
 	b, err := json.Marshal(a)
-	if err != nil || strings.Count(string(b), plain(bad)) != 7 || strings.Contains(string(b), "u001b") {
+	if err != nil || strings.Count(string(b), plain(bad)) != 7 || strings.Contains(string(b), "u001b") || strings.Contains(string(b), "%") {
 		t.Errorf("%s, %v", b, err)
 	}
 }
