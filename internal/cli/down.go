@@ -17,7 +17,9 @@ func (a *app) down() *cobra.Command {
 		Short: "End this project's sandbox",
 		Long: `Ends the agent, whatever it is doing, and removes its containers. A corral run
 that looks after it says that the sandbox was taken down, and exits with 1; a
-corral up --watch ends. The project's image stays, for the next run.`,
+corral up --watch of yours ends; one of another user's brings it up again, since
+what is to be up is each user's own to say. The project's image stays, for the
+next run.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			e, file, members, err := a.here(c.Context())
@@ -36,6 +38,9 @@ corral up --watch ends. The project's image stays, for the next run.`,
 					return err
 				}
 				defer unlock()
+			}
+			if notYours(is, members) {
+				a.sayf("%s", notYoursNote)
 			}
 			if err := unwanted(file); err != nil {
 				return err
@@ -64,6 +69,15 @@ corral up --watch ends. The project's image stays, for the next run.`,
 		},
 	}
 }
+
+// notYours reports whether an always-on sandbox is up that by what is kept in this
+// home is not to be: brought up from another one, or left by a down that was cut
+// short.
+func notYours(wanted bool, members []engine.Member) bool {
+	return !wanted && slices.ContainsFunc(members, func(m engine.Member) bool { return m.Purpose == engine.PurposeDaemon })
+}
+
+const notYoursNote = "it was not brought up from this home directory, or a corral down was cut short: if another user's corral up --watch looks after it, that brings it up again"
 
 // sandboxes are the ids of members, each once.
 func sandboxes(members []engine.Member) []string {

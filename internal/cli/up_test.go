@@ -119,3 +119,25 @@ func TestReadyAgain(t *testing.T) {
 		}
 	}
 }
+
+// What is to be up is each home's own to say: who takes down what another one
+// brought up is told that it may come back.
+func TestNotYours(t *testing.T) {
+	daemon := []engine.Member{{Role: engine.RoleGate, Purpose: engine.PurposeDaemon}, {Role: engine.RoleService}}
+	for _, tt := range []struct {
+		name    string
+		wanted  bool
+		members []engine.Member
+		want    bool
+	}{
+		{"mine", true, daemon, false},
+		{"another home's", false, daemon, true},
+		{"a run", false, []engine.Member{{Role: engine.RoleGate, Purpose: engine.PurposeRun}}, false},
+		{"nothing", false, nil, false},
+		{"nothing of mine", true, nil, false},
+	} {
+		if got := notYours(tt.wanted, tt.members); got != tt.want {
+			t.Errorf("%s: %v", tt.name, got)
+		}
+	}
+}
