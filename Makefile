@@ -9,6 +9,9 @@ guests  := corral-gate corral-verify
 FUZZTIME  ?= 10s
 TESTFLAGS ?=
 
+# Most tests wait for somebody: an engine, a gate, a name server that is silent.
+PARALLEL ?= $(shell echo $$((2 * $$(nproc))))
+
 # As root nothing may be skipped; anybody else runs what the machine allows.
 ifeq ($(shell id -u),0)
 export CORRAL_REQUIRE ?= netns,engine,harness
@@ -43,8 +46,8 @@ check:
 
 #: everything, on this machine; as root nothing is skipped
 test: setup build
-	go test -count=1 $(TESTFLAGS) . ./cmd/... ./internal/... ./deploy/... ./profiles/...
-	go test -count=1 -p 1 -timeout 75m $(TESTFLAGS) ./test/...
+	go test -count=1 -parallel $(PARALLEL) $(TESTFLAGS) . ./cmd/... ./internal/... ./deploy/... ./profiles/...
+	go test -count=1 -p 1 -parallel $(PARALLEL) -timeout 75m $(TESTFLAGS) ./test/...
 
 #: every fuzz target for FUZZTIME (10s)
 fuzz:

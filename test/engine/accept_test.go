@@ -39,6 +39,7 @@ secrets:
 // read before a person said yes to each of it; a policy planted further down is
 // another first use, and the question says whose work it may be.
 func TestNothingBeforeTheYes(t *testing.T) {
+	t.Parallel()
 	s := cloned(t, 0, foreign)
 	netrc := s.private(".netrc", "machine example.com\n", 0) // opening it would fail, and say so
 	for _, args := range [][]string{{"run", "--", "true"}, {"shell", "--", "true"}, {"build"}, {"verify"}, {"render"}} {
@@ -158,6 +159,7 @@ func (s *sandbox) untouched() {
 // R091: what was accepted is compared with what is there now: narrower goes
 // without a word, wider needs a yes again, and what was given up is wider too.
 func TestWideningAsksAgain(t *testing.T) {
+	t.Parallel()
 	s := project(t, "profile: shell\nname: wide\negress:\n  allow: [{domain: api.allowed.test, liveness: false}]\n")
 	for _, tt := range []struct {
 		policy string
@@ -182,6 +184,7 @@ func TestWideningAsksAgain(t *testing.T) {
 // At a terminal corral asks there, takes nothing but a yes for one, and takes
 // nothing of what the agent is to read.
 func TestTheQuestion(t *testing.T) {
+	t.Parallel()
 	s := cloned(t, 0, nothing)
 	for _, tt := range []struct {
 		answer string

@@ -144,6 +144,7 @@ func (o *other) shut(service string, addr, port any) {
 // The examples come up with plain Docker Compose, are proven from the inside, and
 // leave nothing.
 func TestAloneInOtherStacks(t *testing.T) {
+	// Alone: its networks lie in the range of the corral network, in the way of every corral command.
 	testenv.Require(t, "netns", "engine")
 	l := lab.Use(t)
 	l.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
@@ -153,7 +154,7 @@ func TestAloneInOtherStacks(t *testing.T) {
 	}
 	t.Cleanup(func() { docker(t, "rmi", "--no-prune", "corral-gate:"+tag) })
 	// An image that people gave a name stays when corral tidies up.
-	project(t, nothing)
+	project(t, nothing).must("install")
 	docker(t, "image", "inspect", "--format", "{{.Id}}", "corral-gate:"+tag)
 	t.Run("examples", func(t *testing.T) {
 		for name, test := range map[string]func(*testing.T, *lab.Lab){"any-app": anyApp, "linked": linked, "root-start": rootStart} {

@@ -31,6 +31,7 @@ for (;;) {
 // The checker shares its user with the agent. One that is ended, or answered
 // for, proves nothing; and it can be neither looked into nor written to.
 func TestVerifyCannotBeForged(t *testing.T) {
+	t.Parallel()
 	s := project(t, nothing)
 	s.write("forge.pl", forge)
 	end := s.up("perl forge.pl & read -r _; kill $!", "lying in wait")
@@ -50,6 +51,7 @@ func TestVerifyCannotBeForged(t *testing.T) {
 
 // What an agent writes into the policy would be obeyed by the next start.
 func TestPolicyIsReadOnlyInside(t *testing.T) {
+	t.Parallel()
 	s := project(t, nothing)
 	r := s.sh(`for f in 'echo name: other >> corral.yaml' 'rm -f corral.yaml' 'mv corral.yaml away' 'ln -f /etc/hostname corral.yaml' 'cp /etc/hostname corral.yaml' 'truncate -s 0 corral.yaml'; do
 		(eval "$f") 2>/dev/null && echo "worked: $f"; done; echo tried`)
@@ -67,6 +69,7 @@ func TestPolicyIsReadOnlyInside(t *testing.T) {
 // A policy that was changed on the host since the sandbox was brought up is
 // told, whatever its name is now, and nothing about it counts as proven.
 func TestPolicyChangedMeanwhile(t *testing.T) {
+	t.Parallel()
 	s := project(t, nothing)
 	end := s.up("echo up; read -r _", "up")
 	defer end()
@@ -103,6 +106,7 @@ func TestPolicyChangedMeanwhile(t *testing.T) {
 // The engine makes an empty volume where one is missing: it is noticed and
 // filled anew.
 func TestGuestVolumeHeals(t *testing.T) {
+	// Alone: everybody uses the volumes that it takes away.
 	s := project(t, nothing)
 	if r := s.sh("true"); r.code != 0 {
 		t.Fatal(r)
@@ -120,6 +124,7 @@ func TestGuestVolumeHeals(t *testing.T) {
 // A corral that is killed leaves its agent running on: that is told, and one
 // command ends it. A verify that is killed heals by itself.
 func TestUnattended(t *testing.T) {
+	t.Parallel()
 	s := project(t, nothing)
 	s.abandoned("echo up; exec sleep infinity", "up")
 	if r := s.corral("status"); r.code != 1 || !strings.Contains(r.out, "the corral that looked after it is gone") {
@@ -148,6 +153,7 @@ func TestUnattended(t *testing.T) {
 
 // A run whose sandbox somebody takes down says just that, at whatever moment.
 func TestTakenDown(t *testing.T) {
+	t.Parallel()
 	s := project(t, nothing)
 	for _, script := range []string{"echo up; sleep 1000", "trap '' TERM; echo up; while :; do sleep 1; done"} {
 		var said strings.Builder
@@ -179,6 +185,7 @@ func TestTakenDown(t *testing.T) {
 
 // Whoever reads our output may leave: what was brought up still goes.
 func TestReaderLeaves(t *testing.T) {
+	t.Parallel()
 	s := project(t, nothing)
 	c, shown := s.begin(nil, "run", "--", "sh", "-c", "while echo line; do :; done")
 	shown.await(t, "line")
@@ -192,6 +199,7 @@ func TestReaderLeaves(t *testing.T) {
 // A signal reaches everything in front, as it would on a terminal: the shell
 // and the child that it waits for.
 func TestSignalReachesChildren(t *testing.T) {
+	t.Parallel()
 	s := project(t, nothing)
 	c, shown := s.begin(nil, "run", "--", "sh", "-c", "echo up; sleep 1000; echo later")
 	shown.await(t, "up")
@@ -205,6 +213,7 @@ func TestSignalReachesChildren(t *testing.T) {
 
 // Interrupted while it brings up: it says so, and nothing is left.
 func TestInterruptedBringUp(t *testing.T) {
+	t.Parallel()
 	s := slowed(t, nothing)
 	s.env = append(s.env, "CORRAL_GATE_FAILPOINT=after-read:sleep:100s")
 	c := s.cmd("run", "--", "echo", "started")
@@ -228,6 +237,7 @@ func TestInterruptedBringUp(t *testing.T) {
 // A docker command that starts nothing is a failure, whatever its container's
 // exit status says.
 func TestDockerThatDoesNotStart(t *testing.T) {
+	t.Parallel()
 	s := project(t, nothing)
 	fake := t.TempDir()
 	if err := os.Chmod(filepath.Dir(fake), 0o755); err != nil {
@@ -247,6 +257,7 @@ func TestDockerThatDoesNotStart(t *testing.T) {
 // Every reason why a gate stays closed is shown, with its line of the policy
 // and what to do.
 func TestReasonsOfAGate(t *testing.T) {
+	t.Parallel()
 	s := project(t, "profile: shell\nname: reasons\negress:\n  allow:\n    - one.allowed.test\n    - two.allowed.test\n")
 	for range 3 { // the order of two streams is nobody's promise
 		r := s.sh("echo started")
@@ -263,6 +274,7 @@ func TestReasonsOfAGate(t *testing.T) {
 
 // Corral's own probes are not the agent's doing.
 func TestOnlyTheAgentsDenialsAreTold(t *testing.T) {
+	t.Parallel()
 	s := project(t, allowed)
 	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
 	if r := s.sh("true"); r.code != 0 || r.err != "" && strings.Contains(r.err, "denied") {

@@ -16,6 +16,7 @@ import (
 // What was built is not built again, in under a second, and nothing is made
 // but images; what run then needs is there.
 func TestBuild(t *testing.T) {
+	// Alone: it is about time.
 	s := project(t, nothing)
 	r := s.corral("build")
 	if r.code != 0 || !regexp.MustCompile(`(?m)^main  built in \d+(\.\d+)?m?s  corral-`+s.id+`-main:[0-9a-f]{16}$`).MatchString(r.out) {
@@ -48,6 +49,7 @@ func TestBuild(t *testing.T) {
 
 // It builds where every address is taken and while the sandbox is up.
 func TestBuildBesideARun(t *testing.T) {
+	t.Parallel()
 	s := project(t, nothing)
 	end := s.up("echo up; read -r _", "up")
 	defer end()
@@ -62,6 +64,7 @@ func TestBuildBesideARun(t *testing.T) {
 
 // Where nothing is up the shell is the agent.
 func TestShellAlone(t *testing.T) {
+	t.Parallel()
 	s := project(t, nothing)
 	r := s.corralIn("echo $0 in $PWD; exit 7\n", "shell")
 	if r.code != 7 || r.out != "bash in "+s.dir+"\n" {
@@ -81,6 +84,7 @@ func TestShellAlone(t *testing.T) {
 // Beside a running agent it is the same container, user, directory and fence,
 // without corral's own documents; streams and the status pass through.
 func TestShellBesideTheAgent(t *testing.T) {
+	t.Parallel()
 	s := project(t, nothing)
 	end := s.up("echo up; read -r _", "up")
 	defer end()
@@ -112,6 +116,7 @@ func TestShellBesideTheAgent(t *testing.T) {
 // The fence is proven before the shell, so a shell in an open namespace is
 // refused.
 func TestShellIsRefused(t *testing.T) {
+	t.Parallel()
 	s := project(t, nothing)
 	end, process := s.start("echo up; exec sleep infinity", "up")
 	s.write("corral.yaml", "profile: shell\nname: renamed\n")
@@ -160,6 +165,7 @@ func (t *terminal) key(tb testing.TB, text string) {
 }
 
 func TestShellOnATerminal(t *testing.T) {
+	t.Parallel()
 	s := project(t, nothing)
 	end := s.up("echo up; read -r _", "up")
 	defer end()
@@ -187,8 +193,10 @@ func TestShellOnATerminal(t *testing.T) {
 
 // R126: whoever loses the sandbox under their shell is told so.
 func TestShellWhoseSandboxEnds(t *testing.T) {
+	t.Parallel()
 	for _, how := range []string{"the agent ends", "it is taken down"} {
 		t.Run(how, func(t *testing.T) {
+			t.Parallel()
 			s := project(t, nothing)
 			end := s.up("echo up; read -r _", "up")
 			defer end()
@@ -210,6 +218,7 @@ func TestShellWhoseSandboxEnds(t *testing.T) {
 // Without a terminal a signal goes to what the shell runs; the third ends it.
 // Nothing of it stays in the sandbox.
 func TestShellInterrupted(t *testing.T) {
+	t.Parallel()
 	s := project(t, nothing)
 	end := s.up("echo up; read -r _", "up")
 	defer end()
@@ -244,6 +253,7 @@ func TestShellInterrupted(t *testing.T) {
 
 // Nothing runs on for somebody who has gone.
 func TestShellWhoseReaderLeaves(t *testing.T) {
+	t.Parallel()
 	s := project(t, nothing)
 	end := s.up("echo up; read -r _", "up")
 	defer end()
@@ -262,6 +272,7 @@ func TestShellWhoseReaderLeaves(t *testing.T) {
 }
 
 func TestLogs(t *testing.T) {
+	t.Parallel()
 	s := project(t, nothing)
 	if r := s.corral("logs"); r.code != 1 || !strings.Contains(r.err, "nothing of ") || !strings.Contains(r.err, "hint: corral run") || r.out != "" {
 		t.Errorf("with nothing up: %v", r)

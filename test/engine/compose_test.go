@@ -85,6 +85,7 @@ func proven(t *testing.T, r result) map[string]string {
 // The rendered compose.yaml, brought up by Docker Compose as its first lines say,
 // is the same sandbox to corral verify as what corral brings up.
 func TestComposeFileIsProven(t *testing.T) {
+	// Alone: the checks of a sandbox name every other one that is up.
 	s := cloned(t, 0, nothing)
 	shared, notes := filepath.Join(filepath.Dir(s.dir), "shared"), filepath.Join(filepath.Dir(s.dir), "notes: old, #1")
 	s.own(shared, notes, filepath.Join(s.dir, ".git"), filepath.Join(s.dir, ".git", "hooks"))

@@ -14,6 +14,7 @@ import (
 
 // R104: an engine that does not find what is there does not see this machine.
 func TestEngineSeesOtherFiles(t *testing.T) {
+	t.Parallel()
 	s := project(t, nothing)
 	f := fake{create: func(m map[string]any) {
 		if m["WorkingDir"] == s.dir {
@@ -45,6 +46,7 @@ func TestEngineSeesOtherFiles(t *testing.T) {
 // R131: a gate that stays closed for want of a way out says that a proxy is no
 // way out, where one is set.
 func TestGateNeedsDirectConnection(t *testing.T) {
+	t.Parallel()
 	s := project(t, "profile: shell\nname: direct\negress:\n  allow: [api.allowed.test]\n")
 	silent := "CORRAL_RESOLVERS=44.10.0.99" // nobody's in the lab
 	for _, tt := range []struct {
@@ -64,6 +66,7 @@ func TestGateNeedsDirectConnection(t *testing.T) {
 // R101: with SELinux enforcing, a project that containers may not read is named
 // before anything is started.
 func TestSELinuxDenies(t *testing.T) {
+	t.Parallel()
 	s := project(t, nothing)
 	f := fake{info: func(i map[string]any) { i["SecurityOptions"] = append(asList(i["SecurityOptions"]), "name=selinux") }}
 	run := func(enforce, label string) result {

@@ -8,6 +8,7 @@ import (
 
 // The demo needs no root: everything that it claims, as the owner of nothing.
 func TestDemo(t *testing.T) {
+	// Alone: what others build on may go with its images.
 	s := project(t, nothing)
 	r := s.corral("demo")
 	if r.code != 0 {

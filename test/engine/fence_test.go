@@ -18,6 +18,7 @@ import (
 // Only a gate ever holds a capability: neither the agent's container as
 // created, nor its first process, nor the harness's first instruction.
 func TestNoCapabilityEver(t *testing.T) {
+	t.Parallel()
 	s := project(t, nothing)
 	end := s.up("cat /proc/self/status /proc/1/status; echo up; read -r _", "up")
 	inspect := docker(t, "inspect", "--format", "{{json .HostConfig.CapAdd}} {{json .HostConfig.CapDrop}} {{json .HostConfig.Privileged}} {{.Config.User}} {{json .HostConfig.SecurityOpt}}", s.agent())
@@ -50,6 +51,7 @@ func TestNoCapabilityEver(t *testing.T) {
 // The hostile agent: whatever it tries, nothing reaches the corral bridge for
 // an address that the policy does not list, and nobody is asked for a name.
 func TestPrisoner(t *testing.T) {
+	// Alone: nothing of any sandbox may leave meanwhile, and nobody else may ask for a name.
 	s := project(t, allowed)
 	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
 	s.lab.Control(t, "corral")
@@ -108,6 +110,7 @@ if (select($r, undef, undef, 1) && sysread($s, my $b, 512)) { print "answered\n"
 // R018: the gate's own right to resolve is not the agent's, who shares its
 // namespace: not a packet leaves for the very resolver that the gate asked.
 func TestTheGatesResolverIsNotTheAgents(t *testing.T) {
+	t.Parallel()
 	s := project(t, allowed)
 	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
 	s.lab.DNS.Set("secret.evil.test", lab.A("44.10.0.11"))
@@ -137,6 +140,7 @@ func TestTheGatesResolverIsNotTheAgents(t *testing.T) {
 // R006, R017: Docker's own resolver cannot be used in any way, while its
 // rules in the nat table stay as they are.
 func TestDockersResolverIsClosed(t *testing.T) {
+	// Alone: nobody else may ask another name server.
 	s := project(t, allowed)
 	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
 	end := s.up("echo up; read -r _", "up")
@@ -173,6 +177,7 @@ func TestDockersResolverIsClosed(t *testing.T) {
 // Two sandboxes at once cannot reach each other, and the end of one is nothing
 // to the other.
 func TestTwoSandboxes(t *testing.T) {
+	t.Parallel()
 	one := project(t, nothing)
 	two := project(t, allowed)
 	two.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
@@ -212,12 +217,14 @@ func TestTwoSandboxes(t *testing.T) {
 // R008: every name of the hosts file is in the set and the reverse, from one
 // resolution, also where each query gives another part of a pool.
 func TestRotatingPool(t *testing.T) {
-	s := project(t, allowed)
+	t.Parallel()
+	const name = "pool.allowed.test"
+	s := project(t, strings.ReplaceAll(allowed, "api.allowed.test", name))
 	pool := []string{}
 	for i := 10; i <= 30; i++ {
 		pool = append(pool, fmt.Sprintf("44.10.0.%d", i))
 	}
-	s.lab.DNS.Set("api.allowed.test", lab.A(pool...).Rotating(4))
+	s.lab.DNS.Set(name, lab.A(pool...).Rotating(4))
 	end := s.up("echo up; read -r _", "up")
 	defer end()
 	var status spec.GateStatus
@@ -230,15 +237,15 @@ func TestRotatingPool(t *testing.T) {
 	set := inNamespace(t, s.gate(), "ipset", "list", "corral-pins")
 	hosts := docker(t, "exec", s.agent(), "cat", "/etc/hosts")
 	for _, a := range status.Pins[0].Addrs {
-		if !strings.Contains(set, a.String()+",tcp:443") || !regexp.MustCompile(`(?m)^`+regexp.QuoteMeta(a.String())+`\s.*api\.allowed\.test`).MatchString(hosts) {
+		if !strings.Contains(set, a.String()+",tcp:443") || !regexp.MustCompile(`(?m)^`+regexp.QuoteMeta(a.String())+`\s.*`+regexp.QuoteMeta(name)).MatchString(hosts) {
 			t.Errorf("%v is not in both the set and the hosts file", a)
 		}
 	}
-	if n := len(regexp.MustCompile(`(?m)api\.allowed\.test`).FindAllString(hosts, -1)); n != len(status.Pins[0].Addrs) {
+	if n := len(regexp.MustCompile(regexp.QuoteMeta(name)).FindAllString(hosts, -1)); n != len(status.Pins[0].Addrs) {
 		t.Errorf("%d lines in the hosts file for %d pins", n, len(status.Pins[0].Addrs))
 	}
-	out := docker(t, "exec", s.agent(), "bash", "-c", connect+"for i in $(seq 200); do t api.allowed.test 443; done")
-	if n := strings.Count(out, "api.allowed.test 0 "); n != 200 {
+	out := docker(t, "exec", s.agent(), "bash", "-c", connect+"for i in $(seq 200); do t "+name+" 443; done")
+	if n := strings.Count(out, name+" 0 "); n != 200 {
 		t.Errorf("%d of 200 connections to a rotating pool", n)
 	}
 }

@@ -11,6 +11,7 @@ import (
 // R128: what is installed, and nothing of where it was built, makes a fence: on
 // an engine that has no image of this build, from the public base image alone.
 func TestFreshMachine(t *testing.T) {
+	// Alone: images and volumes of other builds are dropped.
 	s := machine(t)
 	prefix := public(t)
 	for dir, names := range map[string][]string{"bin": {"corral"}, "libexec/corral": {"corral-gate", "corral-verify"}} {

@@ -41,6 +41,7 @@ git worktree add -q tree
 // R087: what the host's git would execute cannot be written or put aside by
 // the agent, at any level, while git itself works: R100 with it.
 func TestGitShielded(t *testing.T) {
+	// Alone: the first of those that need git builds it for all.
 	s := project(t, withGit)
 	s.host(repository)
 	config, err := os.ReadFile(filepath.Join(s.dir, ".git", "config"))
@@ -117,6 +118,7 @@ git log -1 --format="%an <%ae>"
 // taken away again; what the host would execute later is named with it; and
 // no config of the agent's is ever obeyed on the host.
 func TestTheWayBackIsReported(t *testing.T) {
+	t.Parallel()
 	s := project(t, withGit)
 	s.host(repository)
 	r := s.sh(`
@@ -148,6 +150,7 @@ rm .git/commondir
 // Hostile files below a writable mount: reported, never waited for, never
 // followed, and their names do nothing to a terminal.
 func TestTheWayBackIsHostile(t *testing.T) {
+	t.Parallel()
 	s := project(t, nothing)
 	secret := s.private("secret", "CANARY-OF-THE-OWNER\n", 0o600)
 	r := s.sh(`
@@ -173,6 +176,7 @@ mkdir -p "$(printf 'a\033[31mred\nline')"; touch "$(printf 'a\033[31mred\nline/.
 // its bind: status and verify say so, the agent's edit has no effect, and the
 // next start asks.
 func TestPolicyReplacedOnTheHost(t *testing.T) {
+	t.Parallel()
 	s := project(t, nothing)
 	end := s.up(`echo up; read -r _; echo "hooks: {pre_launch: [touch X]}" >> corral.yaml && echo edited`, "up")
 	s.host("sed -i 's/^name/name/' corral.yaml") // the same bytes in another file
@@ -200,6 +204,7 @@ func TestPolicyReplacedOnTheHost(t *testing.T) {
 // and what stands for a moment is obeyed by a git that runs in that moment: both
 // are told.
 func TestShieldsThatDoNotHold(t *testing.T) {
+	t.Parallel()
 	s := project(t, withGit)
 	s.host(repository)
 	end := s.up(`echo up; read -r _; echo "[core] fsmonitor = touch PWNED" >> .git/config && echo wrote; echo x > .git/commondir; rm .git/commondir`, "up")
@@ -224,6 +229,7 @@ func TestShieldsThatDoNotHold(t *testing.T) {
 
 // A run that was cut short is told of by the next one.
 func TestFindingsOutliveCorral(t *testing.T) {
+	t.Parallel()
 	s := project(t, nothing)
 	s.abandoned("echo x > .envrc; echo up; read -r _", "up")
 	if r := s.corral("down"); r.code != 0 || !strings.Contains(r.err, ".envrc") {
@@ -243,6 +249,7 @@ func TestFindingsOutliveCorral(t *testing.T) {
 // A writable mount of one file is watched like a directory, and so is what a
 // hook runs.
 func TestWatchedBesideRepositories(t *testing.T) {
+	t.Parallel()
 	s := cloned(t, 0, nothing)
 	rc := s.private(".bashrc", "true\n", 0o644)
 	s.write("backup.sh", "true\n")

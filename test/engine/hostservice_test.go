@@ -116,6 +116,7 @@ func outsider(t *testing.T, script string, args ...string) string {
 // else gets anything of it, by whatever way; the host's other ports are closed
 // to them as to everybody.
 func TestHostServiceIsForWhoDeclaredIt(t *testing.T) {
+	// Alone: one of its networks is in the way of every corral command.
 	served := greet(t, "127.0.0.1:0")
 	one := project(t, serviced("one", served.port))
 	two := one.another(filepath.Join(filepath.Dir(one.dir), "two"), serviced("two", served.port))
@@ -275,6 +276,7 @@ func checkRelay(t *testing.T, name, user string, capabilities []string) {
 // Whatever ends a relay or a corral, nothing is left that one command does not
 // end, what does not run is told, and the next run mends it for all.
 func TestRelayIsMended(t *testing.T) {
+	// Alone: any other corral would mend the relay.
 	served := greet(t, "127.0.0.1:0")
 	one := project(t, serviced("mended", served.port))
 	two := one.another(filepath.Join(filepath.Dir(one.dir), "two"), serviced("two", served.port))
@@ -348,6 +350,7 @@ func TestRelayIsMended(t *testing.T) {
 // addresses. The next gate at one of them may be of a policy without host
 // services: before it starts, nobody at that address is served any more.
 func TestNobodyInheritsAHostService(t *testing.T) {
+	// Alone: any other corral would renew the list, or take the address.
 	served := greet(t, "127.0.0.1:0")
 	one := project(t, serviced("one", served.port))
 	two := one.another(filepath.Join(filepath.Dir(one.dir), "two"), serviced("two", served.port))
@@ -386,6 +389,7 @@ func TestNobodyInheritsAHostService(t *testing.T) {
 // A relay that another corral made is not taken for one of ours, and whom it
 // served is served on.
 func TestRelayOfAnotherCorral(t *testing.T) {
+	// Alone: any other corral would look after the relay.
 	served := greet(t, "127.0.0.1:0")
 	one := project(t, serviced("one", served.port))
 	two := one.another(filepath.Join(filepath.Dir(one.dir), "two"), serviced("two", served.port))
@@ -414,6 +418,7 @@ func TestRelayOfAnotherCorral(t *testing.T) {
 
 // R047: a firewall between the bridge and the relay is named, with what to do.
 func TestFirewallBeforeTheRelay(t *testing.T) {
+	t.Parallel()
 	served := greet(t, "127.0.0.1:0")
 	s := project(t, serviced("walled", served.port))
 	rule := []string{"INPUT", "-i", bridge, "-p", "tcp", "--dport", fmt.Sprint(served.port), "-j", "DROP"}
@@ -445,6 +450,7 @@ func TestFirewallBeforeTheRelay(t *testing.T) {
 // address that is held by somebody who accepts nothing is an error with a way
 // to find out who.
 func TestServiceAtTheGatewayItself(t *testing.T) {
+	// Alone: the port that it gives up and takes again is anybody's meanwhile.
 	served := greet(t, "0.0.0.0:0")
 	s := project(t, serviced("everywhere", served.port))
 	if end := s.up(hear+fmt.Sprintf("h corral-host %d; echo up; read -r _", served.port), "up"); end != nil {
@@ -528,6 +534,7 @@ func loopbackDNS(t *testing.T, at string, zone map[string]string) *atomic.Int64 
 // way of a relay, split zones included. The agent cannot ask it, and its lookups
 // of anything else fail at once.
 func TestNameServerOnLoopback(t *testing.T) {
+	// Alone: this machine has one relay of port 53, and nobody else may ask for a name.
 	const stub = "127.0.0.57"
 	asked := loopbackDNS(t, stub+":53", map[string]string{"git.corp.test": "44.10.0.10"})
 	s := project(t, "profile: shell\nname: split\negress:\n  allow: [git.corp.test]\n")
@@ -585,6 +592,7 @@ func TestNameServerOnLoopback(t *testing.T) {
 // Two people with different name servers on loopback: the second does not lead
 // the names of the first elsewhere.
 func TestNameServersOfTwo(t *testing.T) {
+	// Alone: this machine has one relay of port 53.
 	zone := map[string]string{"git.corp.test": "44.10.0.10"}
 	loopbackDNS(t, "127.0.0.57:53", zone)
 	other := loopbackDNS(t, "127.0.0.58:53", zone)

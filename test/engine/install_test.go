@@ -186,6 +186,7 @@ func tools(t *testing.T) []string {
 // On a machine on which corral is installed everything holds, twice, and
 // nothing is left of the looking.
 func TestInstallCheck(t *testing.T) {
+	// Alone: install drops the images of other builds, and scratch containers are looked for.
 	s := machine(t)
 	for range 2 {
 		if r := s.corral("install"); r.code != 0 || !strings.HasSuffix(r.err, "corral: this machine is ready\n") || r.out != "" {
@@ -213,6 +214,7 @@ func TestInstallCheck(t *testing.T) {
 // R101: what a scratch container reads is read whatever its label, and nothing
 // of an earlier look that was killed stays in the home directory.
 func TestInstallScratch(t *testing.T) {
+	// Alone: it is about all scratch containers.
 	s := machine(t)
 	left, used := filepath.Join(s.dir, ".corral-check-1"), filepath.Join(s.dir, ".corral-check-2")
 	s.own(left, used)
@@ -254,6 +256,7 @@ func TestInstallScratch(t *testing.T) {
 // is made. R042: what a kernel can is tried in a container on the engine, so it
 // is the engine's kernel that is judged.
 func TestInstallConditions(t *testing.T) {
+	// Alone: it is about all scratch containers.
 	s := machine(t)
 	if r := s.corral("install"); r.code != 0 {
 		t.Fatal(r)
@@ -312,6 +315,11 @@ func TestInstallConditions(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { syscall.Unmount(small, 0) })
+	t.Cleanup(func() { // when all have ended
+		if left := tools(t); len(left) > 0 {
+			t.Errorf("left on the engine: %v", left)
+		}
+	})
 
 	for _, tt := range []struct {
 		name   string
@@ -371,6 +379,9 @@ func TestInstallConditions(t *testing.T) {
 		}}, unmet: "gateway-address", said: "cannot listen on the gateway's address 10.231.0.1", remedy: "sudo systemctl restart docker", skips: "firewall"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			s := *s
+			s.tb = t
 			if tt.fake == nil {
 				tt.fake = new(fake)
 			}
@@ -390,9 +401,6 @@ func TestInstallConditions(t *testing.T) {
 			}
 			if tt.skips != "" && !strings.Contains(r.out, "\nskip "+tt.skips+": not looked at, since ") {
 				t.Errorf("%s is not told as not looked at: %v", tt.skips, r)
-			}
-			if left := tools(t); len(left) > 0 {
-				t.Errorf("left on the engine: %v", left)
 			}
 			if tt.note || tt.unmet == "network" || tt.unmet == "gateway-address" {
 				return
@@ -428,6 +436,7 @@ func after(s, mark string) string {
 // R047: a firewall of the host that drops what comes from the bridge is named,
 // with the lines that let it in.
 func TestInstallFirewall(t *testing.T) {
+	// Alone: a firewall is in the way of every sandbox.
 	s := machine(t)
 	if r := s.corral("install"); r.code != 0 {
 		t.Fatal(r)
@@ -467,6 +476,7 @@ func TestInstallFirewall(t *testing.T) {
 
 // R048: a route that takes the subnet is found by looking, too.
 func TestInstallCheckCollision(t *testing.T) {
+	// Alone: a route is in the way of every corral command.
 	s := machine(t)
 	if r := s.corral("install"); r.code != 0 {
 		t.Fatal(r)
@@ -579,6 +589,7 @@ func TestInstallMachine(t *testing.T) {
 // An engine on which a fence is untrue is refused by every command, not by
 // corral install alone.
 func TestEngineRefused(t *testing.T) {
+	t.Parallel()
 	s := project(t, nothing)
 	for name, change := range map[string]func(map[string]any){
 		"is rootless":      func(i map[string]any) { i["SecurityOptions"] = []any{"name=seccomp", "name=rootless"} },
@@ -602,6 +613,7 @@ func TestEngineRefused(t *testing.T) {
 
 // R131: no proxy of the host's reaches an agent, wherever the host has it from.
 func TestNoProxyInside(t *testing.T) {
+	t.Parallel()
 	s := project(t, nothing)
 	config := filepath.Join(filepath.Dir(s.dir), "home", ".docker")
 	s.own(config)

@@ -12,6 +12,7 @@ import (
 // no right to use the engine: labels alone make nobody a part of a sandbox, a
 // scratch container to be cleared away, or a gate that a relay serves.
 func TestLabelsOfImagesProveNothing(t *testing.T) {
+	t.Parallel()
 	g := greet(t, "127.0.0.1:0")
 	s := project(t, serviced("labels", g.port))
 	policy := s.dir + "/corral.yaml"

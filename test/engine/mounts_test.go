@@ -16,6 +16,7 @@ import (
 // R094: whatever a path holds, it is mounted, under its own name; what cannot
 // be is refused with its place.
 func TestOddPaths(t *testing.T) {
+	t.Parallel()
 	s := project(t, nothing)
 	home := filepath.Dir(s.dir)
 	names := []string{"a b", "a:b", "a,b", "a$HOME", "a$$b", "a#b", `a"b'c`, `a\b`, "naïve", "-x", "end ", "a=b", "{a}", "%s", "ro"}
@@ -56,12 +57,14 @@ func TestOddPaths(t *testing.T) {
 // R083, R092: what is bound is what was judged, or nothing is started; nothing
 // is made on the host in place of what is gone.
 func TestMountsReplacedBeforeTheStart(t *testing.T) {
+	t.Parallel()
 	for name, hook := range map[string]string{
 		"gone":     "rm -r ../mounted",
 		"replaced": "mv ../mounted ../old && mkdir ../mounted",
 		"a link":   "mv ../mounted ../old && ln -s old ../mounted",
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			s := cloned(t, 0, nothing)
 			mounted := filepath.Join(filepath.Dir(s.dir), "mounted")
 			s.own(mounted)
@@ -80,6 +83,7 @@ func TestMountsReplacedBeforeTheStart(t *testing.T) {
 // R086: what is mounted below a read-only mount is not writable inside, or
 // nothing starts and the message names it.
 func TestReadOnlyIsRecursive(t *testing.T) {
+	t.Parallel()
 	s := cloned(t, 0, nothing)
 	notes := filepath.Join(filepath.Dir(s.dir), "notes")
 	s.own(notes, notes+"/sub")
@@ -101,6 +105,7 @@ func TestReadOnlyIsRecursive(t *testing.T) {
 
 // The agent is whoever the person is, whatever number that is, with a name.
 func TestAnyPerson(t *testing.T) {
+	t.Parallel()
 	base := project(t, nothing)
 	for _, id := range []uint32{1, 33, 65534, 1 << 31, 1<<32 - 2} {
 		t.Run(fmt.Sprint(id), func(t *testing.T) {
@@ -136,6 +141,7 @@ func TestAnyPerson(t *testing.T) {
 
 // Limits hold, and verify reads them back.
 func TestResources(t *testing.T) {
+	t.Parallel()
 	s := project(t, "profile: shell\nname: nothing\nresources: {memory: 64m, cpus: 0.5, pids: 40}\n")
 	r := s.corral("verify")
 	for _, check := range []string{"memory-limited", "cpus-limited", "pids-limited"} {
@@ -153,6 +159,7 @@ func TestResources(t *testing.T) {
 
 // R085: what the agent leaves in the project decides nothing of the next start.
 func TestLinksGrantNothing(t *testing.T) {
+	t.Parallel()
 	s := project(t, nothing)
 	aws := filepath.Join(filepath.Dir(s.dir), "home", ".aws")
 	s.own(aws)
@@ -170,6 +177,7 @@ func TestLinksGrantNothing(t *testing.T) {
 
 // R118: however little a policy says of the network, it is closed.
 func TestSilenceIsClosed(t *testing.T) {
+	// Alone: nothing may reach the canary meanwhile.
 	s := project(t, nothing)
 	s.lab.Control(t, "corral")
 	capture := s.lab.Capture(t, bridge)

@@ -112,6 +112,7 @@ func tool(name string, args map[string]any) lab.Turn {
 
 // The real harness, from its first build to its terminal.
 func TestOpenCode(t *testing.T) {
+	// Alone: nothing may reach the canary meanwhile, nobody else may ask for a name, and the README shows the checks of the only sandbox that is up.
 	var s *sandbox
 	file := func(name string) string { return filepath.Join(s.dir, name) }
 	model := lab.ServeModel(t)

@@ -62,6 +62,7 @@ func (s *sandbox) beside(t *testing.T, settings ...string) *sandbox {
 // instruction on, sends nothing to an unlisted address before, during or after
 // bring-up, because it is not started until the gate has proven its rules.
 func TestSlowGate(t *testing.T) {
+	// Alone: nothing of any sandbox may leave meanwhile.
 	first := slowed(t, allowed)
 	capture := sideBySide(t, first)
 	for _, step := range steps {
@@ -85,6 +86,7 @@ func TestSlowGate(t *testing.T) {
 // R004: a gate that fails or dies at a step leaves nothing open: no agent was
 // started, and whatever is started by hand in its place reaches nothing.
 func TestGateDiesAtAStep(t *testing.T) {
+	// Alone: nothing of any sandbox may leave meanwhile.
 	first := slowed(t, allowed)
 	sideBySide(t, first)
 	for _, step := range steps {
@@ -107,6 +109,7 @@ func TestGateDiesAtAStep(t *testing.T) {
 // not yet proven until it is ready. An agent that is started by hand in that
 // time is refused by handover.
 func TestAgentStartedByHandWhileTheGateStarts(t *testing.T) {
+	// Alone: nothing of any sandbox may leave meanwhile.
 	first := slowed(t, allowed)
 	sideBySide(t, first)
 	for _, step := range []string{"before-close", "after-close", "after-resolve", "after-rules", "after-names"} {

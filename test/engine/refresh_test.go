@@ -13,8 +13,8 @@ const twoNames = `profile: shell
 name: refreshed
 egress:
   allow:
-    - {domain: api.allowed.test, ports: [443]}
-    - {domain: git.allowed.test, ports: [443]}
+    - {domain: stays.allowed.test, ports: [443]}
+    - {domain: goes.allowed.test, ports: [443]}
 `
 
 // hold connects to a name and says when that ends.
@@ -24,14 +24,15 @@ const hold = `h() { exec {fd}<>/dev/tcp/$1/443 && echo "open $1"; (cat <&$fd >/d
 // added is reached, nothing is restarted, and anything but names is refused
 // (R011, R013).
 func TestRefresh(t *testing.T) {
+	t.Parallel()
 	s := project(t, twoNames)
-	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
-	s.lab.DNS.Set("git.allowed.test", lab.A("44.10.0.11"))
-	s.lab.DNS.Set("new.allowed.test", lab.A("44.10.0.12"))
+	s.lab.DNS.Set("stays.allowed.test", lab.A("44.10.0.10"))
+	s.lab.DNS.Set("goes.allowed.test", lab.A("44.10.0.11"))
+	s.lab.DNS.Set("comes.allowed.test", lab.A("44.10.0.12"))
 	if r := s.corral("refresh"); r.code != 1 || !strings.Contains(r.err, "nothing of") {
 		t.Errorf("nothing is up: %v", r)
 	}
-	c, screen := s.begin(nil, "run", "--", "bash", "-c", hold+connect+"h api.allowed.test; h git.allowed.test; echo up; sleep infinity")
+	c, screen := s.begin(nil, "run", "--", "bash", "-c", hold+connect+"h stays.allowed.test; h goes.allowed.test; echo up; sleep infinity")
 	defer func() { s.corral("down"); _ = c.Wait() }()
 	screen.await(t, "up\n")
 	gate, agent := s.identity(s.gate()), s.identity(s.agent())
@@ -39,7 +40,7 @@ func TestRefresh(t *testing.T) {
 		t.Errorf("as it is: %v", r)
 	}
 
-	fewer := strings.Replace(twoNames, "    - {domain: git.allowed.test, ports: [443]}\n", "", 1)
+	fewer := strings.Replace(twoNames, "    - {domain: goes.allowed.test, ports: [443]}\n", "", 1)
 	s.write("corral.yaml", fewer)
 	if r := s.corral("status"); !strings.Contains(r.out, "was changed") {
 		t.Errorf("status before the refresh: %v", r)
@@ -47,20 +48,20 @@ func TestRefresh(t *testing.T) {
 	if r := s.corral("refresh"); r.code != 0 || !strings.Contains(r.out, "removed  44.10.0.11:443") || !strings.Contains(r.out, "ended    1 connections") {
 		t.Errorf("a name less: %v", r)
 	}
-	screen.await(t, "ended git.allowed.test")
-	if strings.Contains(screen.seen.String(), "ended api.allowed.test") {
+	screen.await(t, "ended goes.allowed.test")
+	if strings.Contains(screen.seen.String(), "ended stays.allowed.test") {
 		t.Error("a connection to what stayed allowed has ended")
 	}
 
-	s.write("corral.yaml", fewer+"    - {domain: new.allowed.test, ports: [443]}\n")
+	s.write("corral.yaml", fewer+"    - {domain: comes.allowed.test, ports: [443]}\n")
 	if r := s.corral("refresh"); r.code != 2 {
 		t.Errorf("a name more, without a yes: %v", r)
 	}
 	if r := s.corral("refresh", "--accept"); r.code != 0 || !strings.Contains(r.out, "added    44.10.0.12:443") {
 		t.Errorf("a name more: %v", r)
 	}
-	out := docker(t, "exec", s.agent(), "bash", "-c", connect+"t new.allowed.test 443; t git.allowed.test 443; t api.allowed.test 443")
-	if !strings.Contains(out, "new.allowed.test 0") || strings.Contains(out, "git.allowed.test 0") || !strings.Contains(out, "api.allowed.test 0") {
+	out := docker(t, "exec", s.agent(), "bash", "-c", connect+"t comes.allowed.test 443; t goes.allowed.test 443; t stays.allowed.test 443")
+	if !strings.Contains(out, "comes.allowed.test 0") || strings.Contains(out, "goes.allowed.test 0") || !strings.Contains(out, "stays.allowed.test 0") {
 		t.Errorf("after the refresh: %s", out)
 	}
 	if r := s.corral("status"); r.code != 0 || strings.Contains(r.out, "was changed") {
@@ -74,11 +75,11 @@ func TestRefresh(t *testing.T) {
 	}
 
 	// A lookup that fails keeps what there was.
-	s.lab.DNS.Set("api.allowed.test", lab.Rcode(dns.RcodeServerFailure))
-	if r := s.corral("refresh"); r.code != 0 || !strings.Contains(r.out, "kept     api.allowed.test") {
+	s.lab.DNS.Set("stays.allowed.test", lab.Rcode(dns.RcodeServerFailure))
+	if r := s.corral("refresh"); r.code != 0 || !strings.Contains(r.out, "kept     stays.allowed.test") {
 		t.Errorf("a lookup that fails: %v", r)
 	}
-	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
+	s.lab.DNS.Set("stays.allowed.test", lab.A("44.10.0.10"))
 
 	docker(t, "pause", s.gate())
 	if r := s.corral("refresh"); r.code != 1 || !strings.Contains(r.err, "the gate: it is paused") {

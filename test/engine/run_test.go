@@ -33,6 +33,7 @@ const connect = `t() { s=$(date +%s%N); (exec 3<>/dev/tcp/$1/$2) 2>/dev/null; r=
 // R001, R050: an allowed name is reached although its address came twice; the
 // rest is refused in less than 50 ms, lookups included, and nothing leaves.
 func TestRunReachesWhatIsAllowedAndNothingElse(t *testing.T) {
+	// Alone: it is about time, nothing may reach the canary meanwhile, and nobody else may ask for a name.
 	s := project(t, allowed)
 	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10", "44.10.0.10"))
 	s.lab.Control(t, "corral")
@@ -69,6 +70,7 @@ func TestRunReachesWhatIsAllowedAndNothingElse(t *testing.T) {
 }
 
 func TestRunIsThePersons(t *testing.T) {
+	t.Parallel()
 	s := project(t, nothing)
 	r := s.sh(`echo made > file; id -u; id -g; pwd; exit 42`)
 	if r.code != 42 {
@@ -90,6 +92,7 @@ func TestRunIsThePersons(t *testing.T) {
 }
 
 func TestRunPassesStreams(t *testing.T) {
+	t.Parallel()
 	s := project(t, nothing)
 	text := strings.Repeat("piped äöü\x00\x1b[31m\n", 20000)
 	r := s.corralIn(text, "run", "--", "sh", "-c", "cat; echo to stderr >&2")
@@ -99,6 +102,7 @@ func TestRunPassesStreams(t *testing.T) {
 }
 
 func TestRunOnATerminal(t *testing.T) {
+	t.Parallel()
 	s := project(t, nothing)
 	c := s.cmd("run", "--", "bash", "-c", `trap 'echo interrupted; exit 3' INT; trap 'stty size' WINCH; stty size; echo up; while read -r -t 1 line || true; do :; done`)
 	c.Env = append(c.Env, "TERM=xterm")
@@ -145,6 +149,7 @@ func (s *screen) await(t *testing.T, text string) {
 }
 
 func TestInterruptWithoutTerminal(t *testing.T) {
+	t.Parallel()
 	s := project(t, nothing)
 	c := s.cmd("run", "--", "bash", "-c", `trap 'echo interrupted; exit 4' INT; echo up; while :; do read -r -t 1 line; done`)
 	out, err := c.StdoutPipe()
@@ -177,6 +182,7 @@ func TestInterruptWithoutTerminal(t *testing.T) {
 // Input is typed, output goes down a pipe: Ctrl-C is a signal to everybody in
 // front of the terminal.
 func TestInterruptWithPipedOutput(t *testing.T) {
+	t.Parallel()
 	s := project(t, nothing)
 	c := s.cmd("run", "--", "bash", "-c", `trap 'echo interrupted; exit 5' INT; read -r line; echo "got $line"; while :; do sleep 0.1; done`)
 	out, err := c.StdoutPipe()
@@ -210,6 +216,7 @@ func TestInterruptWithPipedOutput(t *testing.T) {
 }
 
 func TestSecondRunIsRefused(t *testing.T) {
+	t.Parallel()
 	s := project(t, nothing)
 	end := s.up("echo up; read -r _", "up")
 	r := s.sh("true")
@@ -225,9 +232,10 @@ func TestSecondRunIsRefused(t *testing.T) {
 // R036: pins reach the agent through the gate's hosts file, and it sees its
 // own environment only.
 func TestPinsReachTheAgent(t *testing.T) {
-	s := project(t, allowed)
-	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10", "44.10.0.11"))
-	r := s.sh(`getent ahostsv4 api.allowed.test | awk '{print $1}' | sort -u; cat /etc/resolv.conf; env | grep CORRAL_; ls /etc/corral`)
+	t.Parallel()
+	s := project(t, strings.ReplaceAll(allowed, "api.allowed.test", "pins.allowed.test"))
+	s.lab.DNS.Set("pins.allowed.test", lab.A("44.10.0.10", "44.10.0.11"))
+	r := s.sh(`getent ahostsv4 pins.allowed.test | awk '{print $1}' | sort -u; cat /etc/resolv.conf; env | grep CORRAL_; ls /etc/corral`)
 	if r.code != 0 {
 		t.Fatal(r)
 	}
@@ -244,7 +252,11 @@ func TestPinsReachTheAgent(t *testing.T) {
 // R055: a name that answers with private, loopback, link-local or host
 // addresses stops bring-up, naming itself and the address.
 func TestPrivateAddressesAreRefused(t *testing.T) {
-	for _, c := range []struct{ addr, private, want string }{
+	t.Parallel()
+	policy := func(name, private string) string {
+		return "profile: shell\nname: private\negress:\n  allow:\n    - domain: " + name + "\n      liveness: false\n" + private
+	}
+	for i, c := range []struct{ addr, private, want string }{
 		{"10.38.0.27", "", "10.38.0.27"},
 		{"169.254.169.254", "true", "169.254.169.254"},
 		{"127.0.0.1", "true", "127.0.0.1"},
@@ -252,19 +264,20 @@ func TestPrivateAddressesAreRefused(t *testing.T) {
 		{"0.0.0.0", "true", "0.0.0.0"},
 	} {
 		t.Run(c.addr, func(t *testing.T) {
-			yaml := "profile: shell\nname: private\negress:\n  allow:\n    - domain: mirror.allowed.test\n      liveness: false\n"
+			t.Parallel()
+			name, private := fmt.Sprintf("mirror-%d.allowed.test", i), ""
 			if c.private != "" {
-				yaml += "      private: " + c.private + "\n"
+				private = "      private: " + c.private + "\n"
 			}
-			s := project(t, yaml)
-			s.lab.DNS.Set("mirror.allowed.test", lab.A(c.addr))
+			s := project(t, policy(name, private))
+			s.lab.DNS.Set(name, lab.A(c.addr))
 			r := s.sh("echo started")
-			if r.code != 1 || strings.Contains(r.out, "started") || !strings.Contains(r.err, "mirror.allowed.test") || !strings.Contains(r.err, c.want) {
+			if r.code != 1 || strings.Contains(r.out, "started") || !strings.Contains(r.err, name) || !strings.Contains(r.err, c.want) {
 				t.Error(r)
 			}
 		})
 	}
-	s := project(t, "profile: shell\nname: private\negress:\n  allow:\n    - domain: mirror.allowed.test\n      liveness: false\n      private: [10.38.0.0/16]\n")
+	s := project(t, policy("mirror.allowed.test", "      private: [10.38.0.0/16]\n"))
 	s.lab.DNS.Set("mirror.allowed.test", lab.A("10.38.0.27"))
 	if r := s.sh("getent hosts mirror.allowed.test"); r.code != 0 || !strings.Contains(r.out, "10.38.0.27") {
 		t.Error(r)

@@ -136,9 +136,7 @@ func cloned(t testing.TB, build int, yaml string) *sandbox {
 	s.own(root, s.dir, filepath.Join(root, "home"))
 	s.write("corral.yaml", yaml)
 	s.id = plan.ID(name(t, yaml), filepath.Join(s.dir, "corral.yaml"))
-	if r := s.corral("install"); r.code != 0 {
-		t.Fatalf("corral install: %v", r)
-	}
+	s.installed()
 	t.Cleanup(func() {
 		if r := s.corral("down"); r.code != 0 {
 			t.Errorf("corral down: %v", r)
@@ -149,6 +147,30 @@ func cloned(t testing.TB, build int, yaml string) *sandbox {
 		}
 	})
 	return s
+}
+
+// install is corral install, once for all that do not alter the machine: each
+// later one would look at it all again, and drop the gate image of the other
+// build from under a test that runs beside.
+var install struct {
+	once sync.Once
+	done bool
+	said result
+}
+
+// installed is a machine where corral is installed.
+func (s *sandbox) installed() {
+	s.tb.Helper()
+	install.once.Do(func() {
+		dirs, _ := built()
+		o := *s
+		o.bin = dirs[0]
+		install.said = o.corral("install")
+		install.done = install.said.code == 0
+	})
+	if !install.done {
+		s.tb.Fatalf("corral install: %v", install.said)
+	}
 }
 
 // probesOfTheLab is the setting for the addresses that corral may dial.

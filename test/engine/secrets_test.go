@@ -13,6 +13,7 @@ const canary = "CANARY-0c95a7d1"
 
 // R115: what the file says is what the agent gets, byte for byte.
 func TestSecretsAreByteExact(t *testing.T) {
+	t.Parallel()
 	s := cloned(t, 0, nothing)
 	file := s.private("project.env", strings.Join([]string{
 		`# a comment`, ``,
@@ -34,6 +35,7 @@ func TestSecretsAreByteExact(t *testing.T) {
 // R117: a secret is in the agent's environment, and nowhere else that corral
 // writes, says, builds or starts; what goes wrong does not tell it either.
 func TestSecretsAreNowhereElse(t *testing.T) {
+	// Alone: another test puts the same secret on a command line.
 	s := cloned(t, 0, nothing)
 	file := s.private("project.env", "TOKEN="+canary+"\n", 0o600)
 	policy := "profile: shell\nname: nothing\nsecrets:\n  env_file: " + file + "\nhooks:\n  pre_launch: [\"env; echo hook ran\"]\n"
@@ -115,6 +117,7 @@ func glob(t *testing.T, pattern string) []string {
 
 // The hooks are the person's: where, as whom, and that one that fails ends it.
 func TestHooks(t *testing.T) {
+	t.Parallel()
 	s := cloned(t, 0, nothing)
 	s.write("corral.yaml", "profile: shell\nname: nothing\nhooks:\n  pre_launch: [\"pwd; id -u; echo $HOME\", \"exit 3\", \"touch X\"]\n")
 	r := s.corral("run", "--accept", "--", "true")

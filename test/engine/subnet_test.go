@@ -16,6 +16,7 @@ import (
 // R048: a route over corral's subnet is named at every bring-up; repair takes
 // another subnet, and whatever comes up afterwards follows the network.
 func TestSubnetCollides(t *testing.T) {
+	// Alone: it moves the corral network.
 	s := project(t, "profile: shell\nname: subnet\nmode: run\n")
 	s.lab.GuardInterface(t, bridge) // wherever the network goes
 	whole := corralSubnet(t)

@@ -85,21 +85,28 @@ func before(t *testing.T, dir string, nth int, how failure) (*proxy, string) {
 // that was not asked for, what is left goes by one command, and the next run
 // works.
 func TestEngineSweep(t *testing.T) {
+	t.Parallel()
 	for how, name := range []string{"refused", "lost"} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			sweep(t, project(t, "profile: shell\nname: "+name+"\n"), failure(how))
-		})
+		for first := 1; first <= sweeps; first++ {
+			t.Run(fmt.Sprintf("%s from %d", name, first), func(t *testing.T) {
+				t.Parallel()
+				sweep(t, project(t, "profile: shell\nname: "+name+"\n"), failure(how), first)
+			})
+		}
 	}
 }
 
-func sweep(t *testing.T, s *sandbox, how failure) {
+// sweeps is how many share the calls of a run among them, side by side.
+const sweeps = 3
+
+// sweep fails one call after the other, every sweeps-th from the first on.
+func sweep(t *testing.T, s *sandbox, how failure, first int) {
 	if r := s.sh("true"); r.code != 0 { // images and volume are there
 		t.Fatal(r)
 	}
 	dir := public(t)
 	env := s.env
-	for n := 1; ; n++ {
+	for n := first; ; n += sweeps {
 		p, address := before(t, dir, n, how)
 		s.env = append(env[:len(env):len(env)], "DOCKER_HOST="+address)
 		r := s.corral("run", "--", "echo", "ran")

@@ -27,6 +27,7 @@ func run(t testing.TB, args ...string) string {
 // Somebody with root on the host opens the fence behind the gate's back: the
 // gate closes everything and ends, and says why.
 func TestTamper(t *testing.T) {
+	// Alone: nothing of any sandbox may leave meanwhile.
 	first := project(t, allowed)
 	sideBySide(t, first)
 	for name, tamper := range map[string][]string{
@@ -73,6 +74,7 @@ func TestTamper(t *testing.T) {
 // R032: a gate that was restarted has a new namespace. The agent in the old
 // one is reported, and cannot be started into the new one by hand.
 func TestGateRestarted(t *testing.T) {
+	t.Parallel()
 	s := project(t, allowed)
 	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
 	s.abandoned("echo up; exec sleep infinity", "up") // nobody clears up behind it
@@ -103,6 +105,7 @@ func logs(t *testing.T, container string) string {
 // R135: a corral network that is missing or altered is an error with the
 // difference, never another network.
 func TestAlteredNetwork(t *testing.T) {
+	// Alone: it alters the corral network.
 	s := project(t, nothing)
 	restore := func() {
 		if r := s.corral("install", "--repair"); r.code != 0 {

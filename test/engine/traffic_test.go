@@ -17,6 +17,7 @@ import (
 // named, with the line that would allow it; that very line, put into the policy,
 // makes it work.
 func TestDenialNamesItsLine(t *testing.T) {
+	t.Parallel()
 	s := project(t, allowed)
 	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
 	s.lab.DNS.Set("files.allowed.test", lab.A("44.10.0.11"))
@@ -36,6 +37,7 @@ func TestDenialNamesItsLine(t *testing.T) {
 // R051: corral traffic tells all of it while the sandbox is up, follows it, and
 // leaves out what corral itself tries.
 func TestTraffic(t *testing.T) {
+	t.Parallel()
 	s := project(t, allowed)
 	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
 	if r := s.corral("traffic"); r.code != 1 || !strings.Contains(r.err, "is up") {

@@ -14,6 +14,7 @@ import (
 // R130: a company's CA, given once, is trusted by builds and by what runs
 // inside, also where a program is started with another environment.
 func TestCompanyCA(t *testing.T) {
+	t.Parallel()
 	const host = "api.allowed.test"
 	plain := "profile: shell\nname: nothing\negress:\n  allow: [" + host + "]\n"
 	s := cloned(t, 0, plain)

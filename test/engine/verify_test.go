@@ -17,6 +17,7 @@ import (
 )
 
 func TestVerifyThrowAway(t *testing.T) {
+	t.Parallel()
 	s := project(t, allowed)
 	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
 	r := s.corral("verify")
@@ -41,6 +42,7 @@ func TestVerifyThrowAway(t *testing.T) {
 // It proves the sandbox that is up, leaves it as it is, and says the same as
 // JSON.
 func TestVerifyRunning(t *testing.T) {
+	t.Parallel()
 	s := project(t, allowed)
 	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
 	end := s.up("echo up; read -r _", "up")
@@ -69,6 +71,7 @@ func TestVerifyRunning(t *testing.T) {
 
 // R120: with the network cut nothing can be told, and that never passes.
 func TestVerifyWithTheLinkCut(t *testing.T) {
+	// Alone: it cuts everybody's link.
 	s := project(t, allowed)
 	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
 	end := s.up("echo up; read -r _", "up")
@@ -87,6 +90,7 @@ func TestVerifyWithTheLinkCut(t *testing.T) {
 // R035: an agent that is not in its gate's namespace is found, although
 // everything else about it is right.
 func TestVerifyAnotherNamespace(t *testing.T) {
+	t.Parallel()
 	s := project(t, "profile: shell\nname: elsewhere\nmode: daemon\nprofile_options: {shell: {command: "+forever+"}}\n") // a run ends with its gate
 	if r := s.corral("up"); r.code != 0 {
 		t.Fatal(r)
@@ -104,6 +108,7 @@ func TestVerifyAnotherNamespace(t *testing.T) {
 // What somebody puts where the person's home would be is seen, also if it comes
 // with the image.
 func TestVerifyHostHome(t *testing.T) {
+	t.Parallel()
 	home, err := os.MkdirTemp("/var/tmp", "corral-home-") // no /tmp: the agent has its own
 	if err != nil {
 		t.Fatal(err)
@@ -128,6 +133,7 @@ func TestVerifyHostHome(t *testing.T) {
 // R117: a secret that is baked into the image, or on a command line, is found
 // and not shown; beside a sandbox that is up as well.
 func TestVerifySecretElsewhere(t *testing.T) {
+	t.Parallel()
 	s := cloned(t, 0, nothing)
 	file := s.private("project.env", "TOKEN="+canary+"\nPIN=1234\n", 0o600)
 	with := nothing + "secrets:\n  env_file: " + file + "\n"
@@ -172,6 +178,7 @@ func TestVerifySecretElsewhere(t *testing.T) {
 // The name of the host is proven like any other: it leads to the gateway, or
 // the check goes red.
 func TestVerifyNameOfTheHost(t *testing.T) {
+	t.Parallel()
 	service := greet(t, "127.0.0.1:0")
 	s := project(t, serviced("named", service.port))
 	end := s.up("echo up; read -r _", "up")
@@ -204,6 +211,7 @@ func TestVerifyNameOfTheHost(t *testing.T) {
 // R024: the check of a port of the host's goes red for a container without a
 // fence, which reaches it.
 func TestUndeclaredPortWithoutAFence(t *testing.T) {
+	t.Parallel()
 	s := project(t, nothing)
 	end := s.up("echo up; read -r _", "up")
 	defer end()
