@@ -39,6 +39,7 @@ func (p *pair) serveWith(at string, do func(*net.TCPConn)) {
 // is silent. R047: the silent one is a firewall of the host's, named with the
 // bridge, the address and the port.
 func TestHostServices(t *testing.T) {
+	t.Parallel()
 	const port = 8001
 	at := fmt.Sprintf("%s:%d", worldAddr, port)
 	var kept []net.Conn
@@ -129,6 +130,7 @@ func TestTheHostsName(t *testing.T) {
 // R047, R057: a name server that is asked at the gateway's address and says
 // nothing may be behind a firewall of the host's: that is told.
 func TestSilentNameServerOfTheHost(t *testing.T) {
+	t.Parallel()
 	p := newPair(t)
 	var pc net.PacketConn
 	p.must(p.world, func() (err error) {

@@ -279,6 +279,7 @@ func TestSilentNameStopsTheStart(t *testing.T) {
 }
 
 func TestWhatAServiceCanReach(t *testing.T) {
+	t.Parallel()
 	p := newPair(t)
 	p.zone("api.allowed.test", "A "+originAddr)
 	p.zone("any.allowed.test", "A "+origin2Addr)
@@ -430,6 +431,7 @@ func TestVerdictsBesideAFlood(t *testing.T) {
 
 // The other backend of iptables does the same.
 func TestLegacyBackend(t *testing.T) {
+	t.Parallel()
 	p := newPair(t)
 	p.zone("api.allowed.test", "A "+originAddr)
 	dir := t.TempDir()
@@ -480,6 +482,7 @@ func (s *gateProc) verdicts(after uint64) spec.Verdicts {
 // R008: a name with a rotating pool: every address in the hosts file is in the set,
 // and the other way round, and the pin is wider than one answer.
 func TestRotatingPool(t *testing.T) {
+	t.Parallel()
 	p := newPair(t)
 	var pool []string
 	for i := range 64 {
@@ -697,6 +700,7 @@ func TestWorkerHasNoRights(t *testing.T) {
 
 // Processes whose parents died under an exec are collected.
 func TestOrphansAreReaped(t *testing.T) {
+	t.Parallel()
 	p := newPair(t)
 	s := p.start(document()).ready()
 	out, err := s.exec("setsid", "--wait", "sh", "-c", "true & exec sh -c 'kill -9 $$'")

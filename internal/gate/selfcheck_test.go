@@ -11,6 +11,7 @@ import (
 // R131: what a missing way out makes is told by one line among the reasons, and
 // nothing else is.
 func TestUnansweredIsTold(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		spoil func(p *pair, doc *spec.Gate)
 		want  bool
