@@ -92,15 +92,7 @@ func TestFloodIsBounded(t *testing.T) {
 
 	const probes = 50
 	mark := s.verdicts(0).Mark
-	p.must(p.gate, func() error {
-		for i := range probes {
-			d := net.Dialer{LocalAddr: &net.TCPAddr{Port: spec.ProbePortFirst + i}}
-			if c, err := d.Dial("tcp4", canaryAddr+":443"); err == nil {
-				c.Close()
-			}
-		}
-		return nil
-	})
+	p.probe(probes)
 	proven := map[uint16]bool{}
 	for _, v := range s.verdicts(mark).Verdicts {
 		if v.Outcome == spec.OutcomeRejected && v.Rule == "unlisted" && v.Proto == "tcp" && v.Addr == netip.MustParseAddr(canaryAddr) {

@@ -1,7 +1,6 @@
 package gate_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -401,15 +400,7 @@ func TestVerdictsBesideAFlood(t *testing.T) {
 	stop := p.background("flood", canaryAddr+":9")
 	mark := s.verdicts(0).Mark
 	const probes = 50
-	p.must(p.gate, func() error {
-		for i := range probes {
-			d := net.Dialer{LocalAddr: &net.TCPAddr{Port: spec.ProbePortFirst + i}}
-			if c, err := d.Dial("tcp4", canaryAddr+":443"); err == nil {
-				c.Close()
-			}
-		}
-		return nil
-	})
+	p.probe(probes)
 	proven := 0
 	for _, v := range s.verdicts(mark).Verdicts {
 		if v.Outcome == spec.OutcomeRejected && v.Rule == "unlisted" && v.Proto == "tcp" {
@@ -468,14 +459,8 @@ func TestLegacyBackend(t *testing.T) {
 
 func (s *gateProc) verdicts(after uint64) spec.Verdicts {
 	s.t.Helper()
-	out, err := s.exec("corral-gate", "verdicts", "--after", fmt.Sprint(after))
-	if err != nil {
-		s.t.Fatalf("%v: %s", err, out)
-	}
 	var v spec.Verdicts
-	if err := json.Unmarshal([]byte(out), &v); err != nil {
-		s.t.Fatalf("%v: %s", err, out)
-	}
+	s.asked(&v, "verdicts", "--after", fmt.Sprint(after))
 	return v
 }
 

@@ -542,15 +542,35 @@ func (s *gateProc) exec(args ...string) (string, error) {
 
 func (s *gateProc) status() spec.GateStatus {
 	s.t.Helper()
-	out, err := s.exec("corral-gate", "status", "--json")
+	var st spec.GateStatus
+	s.asked(&st, "status", "--json")
+	return st
+}
+
+// asked reads what a command of the gate's says.
+func (s *gateProc) asked(into any, args ...string) {
+	s.t.Helper()
+	out, err := s.exec(append([]string{"corral-gate"}, args...)...)
+	if err == nil {
+		err = json.Unmarshal([]byte(out), into)
+	}
 	if err != nil {
 		s.t.Fatalf("%v: %s", err, out)
 	}
-	var st spec.GateStatus
-	if err := json.Unmarshal([]byte(out), &st); err != nil {
-		s.t.Fatalf("%v: %s", err, out)
-	}
-	return st
+}
+
+// probe dials the canary from the first n source ports of probes.
+func (p *pair) probe(n int) {
+	p.t.Helper()
+	p.must(p.gate, func() error {
+		for i := range n {
+			d := net.Dialer{LocalAddr: &net.TCPAddr{Port: spec.ProbePortFirst + i}}
+			if c, err := d.Dial("tcp4", canaryAddr+":443"); err == nil {
+				c.Close()
+			}
+		}
+		return nil
+	})
 }
 
 // agent runs this program again in the gate's network, to do one thing as a

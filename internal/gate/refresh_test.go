@@ -194,14 +194,8 @@ func (s *gateProc) put(path string, doc []byte, mode os.FileMode) {
 func (s *gateProc) refresh(doc spec.Gate) spec.Refreshed {
 	s.t.Helper()
 	s.put(otherFile, spec.Encode(doc), 0o644)
-	out, err := s.exec("corral-gate", "refresh", "--json", "--spec", otherFile)
-	if err != nil {
-		s.t.Fatalf("%v: %s", err, out)
-	}
 	var r spec.Refreshed
-	if err := json.Unmarshal([]byte(out), &r); err != nil {
-		s.t.Fatalf("%v: %s", err, out)
-	}
+	s.asked(&r, "refresh", "--json", "--spec", otherFile)
 	return r
 }
 
@@ -474,34 +468,46 @@ func TestConnectionsToAResolver(t *testing.T) {
 	}
 }
 
-// A worker that is there and does not take the new table is ended, and the refresh is
-// not: the next worker has it from the start.
-func TestSilentWorkerDuringARefresh(t *testing.T) {
-	t.Parallel()
-	p := newPair(t)
+// heldRefresh is a refresh that takes old.allowed.test, at originAddr, for
+// new.allowed.test, at origin2Addr, and stands still at a fail point until goOn is
+// closed. The error is what became of it.
+func (p *pair) heldRefresh(at string) (s *gateProc, goOn *os.File, ended <-chan error) {
+	p.t.Helper()
 	p.at("old.allowed.test", originAddr)
 	p.at("new.allowed.test", origin2Addr)
-	fifo := filepath.Join(t.TempDir(), "go-on")
+	fifo := filepath.Join(p.t.TempDir(), "go-on")
 	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
-		t.Fatal(err)
+		p.t.Fatal(err)
 	}
-	s := p.start(document(named("old.allowed.test", echoPort)), "CORRAL_GATE_FAILPOINT=refresh-widen:wait:"+fifo).ready()
+	goOn, err := os.OpenFile(fifo, os.O_RDWR, 0) // the gate may be gone by the time
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(func() { goOn.Close() })
+	s = p.start(document(named("old.allowed.test", echoPort)), "CORRAL_GATE_FAILPOINT="+at+":wait:"+fifo).ready()
 	s.put(otherFile, spec.Encode(document(named("new.allowed.test", echoPort))), 0o644)
-	ended := make(chan error, 1)
+	done := make(chan error, 1)
 	go func() {
 		out, err := s.exec("corral-gate", "refresh", "--spec", otherFile)
 		if err != nil {
 			err = fmt.Errorf("%w: %s", err, out)
 		}
-		ended <- err
+		done <- err
 	}()
-	s.await("fail point refresh-widen")
+	s.await("fail point " + at)
+	return s, goOn, done
+}
+
+// A worker that is there and does not take the new table is ended, and the refresh is
+// not: the next worker has it from the start.
+func TestSilentWorkerDuringARefresh(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	s, goOn, ended := p.heldRefresh("refresh-widen")
 	if err := syscall.Kill(child(t, s.pid), syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(fifo, nil, 0); err != nil {
-		t.Fatal(err)
-	}
+	goOn.Close()
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
@@ -521,25 +527,7 @@ func TestEndDuringARefresh(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
 	p.echo(echoPort)
-	p.at("old.allowed.test", originAddr)
-	p.at("new.allowed.test", origin2Addr)
-	fifo := filepath.Join(t.TempDir(), "go-on")
-	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s := p.start(document(named("old.allowed.test", echoPort)), "CORRAL_GATE_FAILPOINT=refresh-names:wait:"+fifo).ready()
-	s.put(otherFile, spec.Encode(document(named("new.allowed.test", echoPort))), 0o644)
-	ended := make(chan error, 1)
-	go func() {
-		_, err := s.exec("corral-gate", "refresh", "--spec", otherFile)
-		ended <- err
-	}()
-	s.await("fail point refresh-names")
-	goOn, err := os.OpenFile(fifo, os.O_RDWR, 0) // the gate may be gone by the time
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer goOn.Close()
+	s, goOn, ended := p.heldRefresh("refresh-names")
 	s.signal(syscall.SIGTERM)
 	closed := time.Now().Add(3 * time.Second) // and it waits for longer
 	for out, err := "", error(nil); err == nil; out, err = p.agent(t.Context(), "connect", fmt.Sprintf("%s:%d", origin2Addr, echoPort)) {
@@ -998,31 +986,13 @@ func TestOldAndNewTogether(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
 	p.echo(echoPort)
-	p.at("old.allowed.test", originAddr)
-	p.at("new.allowed.test", origin2Addr)
-	fifo := filepath.Join(t.TempDir(), "go-on")
-	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s := p.start(document(named("old.allowed.test", echoPort)), "CORRAL_GATE_FAILPOINT=refresh-names:wait:"+fifo).ready()
-	s.put(otherFile, spec.Encode(document(named("new.allowed.test", echoPort))), 0o644)
-	ended := make(chan error, 1)
-	go func() {
-		out, err := s.exec("corral-gate", "refresh", "--spec", otherFile)
-		if err != nil {
-			err = fmt.Errorf("%w: %s", err, out)
-		}
-		ended <- err
-	}()
-	s.await("fail point refresh-names")
+	_, goOn, ended := p.heldRefresh("refresh-names")
 	for _, a := range []string{originAddr, origin2Addr} {
 		if out, err := p.agent(t.Context(), "connect", fmt.Sprintf("%s:%d", a, echoPort)); err != nil {
 			t.Errorf("%s: %s", a, out)
 		}
 	}
-	if err := os.WriteFile(fifo, nil, 0); err != nil {
-		t.Fatal(err)
-	}
+	goOn.Close()
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
