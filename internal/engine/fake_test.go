@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"bufio"
+	"io"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -31,4 +33,15 @@ func answered(t *testing.T, answer func(w http.ResponseWriter, r *http.Request, 
 	}
 	t.Cleanup(func() { api.Close() })
 	return &Engine{api: api, Progress: t.Logf}
+}
+
+// upgraded is the connection of a request that becomes a stream both ways, as the
+// start of a command does.
+func upgraded(w http.ResponseWriter, r *http.Request) (net.Conn, *bufio.ReadWriter, error) {
+	io.Copy(io.Discard, r.Body)
+	conn, more, err := w.(http.Hijacker).Hijack()
+	if err == nil {
+		_, err = io.WriteString(conn, "HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n")
+	}
+	return conn, more, err
 }

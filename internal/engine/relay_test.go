@@ -226,13 +226,11 @@ func (f *relayEngine) answer(w http.ResponseWriter, r *http.Request, path string
 	case words[0] == "containers" && words[2] == "exec":
 		say(http.StatusCreated, map[string]string{"Id": words[1]})
 	case words[0] == "exec" && words[2] == "start":
-		io.Copy(io.Discard, r.Body)
-		conn, more, err := w.(http.Hijacker).Hijack()
+		conn, more, err := upgraded(w, r)
 		if err != nil {
 			return
 		}
 		defer conn.Close()
-		io.WriteString(conn, "HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n")
 		list, err := spec.ParseRelay(more)
 		f.note("tell %s %v %v", words[1], list.Sources, err)
 	case words[0] == "exec":

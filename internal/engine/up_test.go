@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -53,13 +52,11 @@ func (f *gateEngine) answer(w http.ResponseWriter, r *http.Request, path string)
 		}
 		say(http.StatusCreated, map[string]string{"Id": "x"})
 	case words[0] == "exec" && words[2] == "start":
-		io.Copy(io.Discard, r.Body)
-		conn, _, err := w.(http.Hijacker).Hijack()
+		conn, _, err := upgraded(w, r)
 		if err != nil {
 			return
 		}
 		defer conn.Close()
-		io.WriteString(conn, "HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n")
 		stdcopy.NewStdWriter(conn, stdcopy.Stdout).Write(spec.Encode(spec.GateStatus{Version: spec.Version, State: spec.GateReady, Applied: "sha256:0a", ReadBack: "sha256:0a"}))
 	case words[0] == "exec":
 		say(http.StatusOK, map[string]any{"Running": false, "ExitCode": 0})
