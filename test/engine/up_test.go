@@ -2,6 +2,7 @@ package engine
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -215,6 +216,15 @@ func TestUpFromElsewhere(t *testing.T) {
 	}
 	if s.identity(s.agent()) != agent {
 		t.Error("a service was made anew for another terminal")
+	}
+	// From another home it is somebody else's: it ends, and may come back.
+	home := filepath.Join(filepath.Dir(s.dir), "elsewhere")
+	if err := errors.Join(os.Mkdir(home, 0o700), os.Chown(home, ownerUID, ownerGID)); err != nil {
+		t.Fatal(err)
+	}
+	s.env = append(s.env, "HOME="+home)
+	if r := s.corral("down"); r.code != 0 || !strings.Contains(r.err, "it was not brought up from this home directory") || !strings.Contains(r.err, " is down\n") {
+		t.Error(r)
 	}
 }
 
