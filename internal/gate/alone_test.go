@@ -389,7 +389,7 @@ func TestGateByEnvironment(t *testing.T) {
 	p.listen(netip.MustParseAddrPort(worldAddr + ":8001"))
 	probes := "CORRAL_PROBES=unlisted=" + canaryAddr + ",ipv6=" + canaryIPv6
 	s := p.startWith(nil, "0644", "CORRAL_ALLOW=api.allowed.test:443", "CORRAL_RESOLVERS="+resolverAddr, "CORRAL_HOST_PORTS=8001", "CORRAL_REFRESH=manual", probes).ready()
-	s.saw("corral-gate: environment read: CORRAL_ALLOW, CORRAL_HOST_PORTS, CORRAL_PROBES, CORRAL_REFRESH, CORRAL_RESOLVERS")
+	s.saw("corral-gate: read from the environment, CORRAL_ALLOW, CORRAL_HOST_PORTS, CORRAL_PROBES, CORRAL_REFRESH, CORRAL_RESOLVERS: 1 names, 0 links, 0 clients, 1 host ports")
 	s.saw("pinned api.allowed.test " + originAddr + ", ports 443, for 1m0s (CORRAL_ALLOW)")
 	for to, want := range map[string]bool{originAddr + ":443": true, worldAddr + ":8001": true, canaryAddr + ":443": false} {
 		if out, err := p.agent(t.Context(), "connect", to); (err == nil) != want {
@@ -457,6 +457,63 @@ func TestEnvironmentIsRefused(t *testing.T) {
 			for _, w := range append(tt.want, "everything stays closed") {
 				if !strings.Contains(text, w) {
 					t.Errorf("no %q in\n%s", w, text)
+				}
+			}
+			p.isClosed(t)
+		})
+	}
+}
+
+// What keeps a gate without a corral closed is told in words of the stack that it
+// is in: nothing of policies, of config.yaml, or for corral on the host.
+func TestAloneSaysWhatToDo(t *testing.T) {
+	t.Parallel()
+	resolver := "CORRAL_RESOLVERS=" + resolverAddr
+	byDocument := document(spec.Name{Domain: "dead.allowed.test", Ports: []uint16{80, 443}, Liveness: true, Origin: "ours"})
+	byDocument.Address, byDocument.Gateway = netip.Addr{}, netip.Addr{}
+	for what, tt := range map[string]struct {
+		doc  []byte
+		env  []string
+		want []string
+	}{
+		"no such name": {nil, []string{"CORRAL_ALLOW=none.allowed.test", resolver},
+			[]string{"none.allowed.test (CORRAL_ALLOW): ", "hint: correct the name, or take it out of CORRAL_ALLOW; CORRAL_RESOLVERS says which name servers are asked"}},
+		"nobody at the name server": {nil, []string{"CORRAL_ALLOW=a.allowed.test", "CORRAL_RESOLVERS=" + originAddr},
+			[]string{"hint: CORRAL_RESOLVERS must list name servers that answer containers of this machine: those of the machine's /etc/resolv.conf"}},
+		"a private address": {nil, []string{"CORRAL_ALLOW=inner.allowed.test", resolver},
+			[]string{"10.38.0.27 is refused: private", `"private": ["10.38.0.27/32"] for this name`}},
+		"nobody at the name": {nil, []string{"CORRAL_ALLOW=dead.allowed.test", resolver},
+			[]string{"dead.allowed.test (CORRAL_ALLOW): accepts no connection on any of its ports 80 443: ", `hint: see that what is listed answers there; CORRAL_LIVENESS: "off"`}},
+		"nobody at one port": {nil, []string{"CORRAL_ALLOW=dead.allowed.test:22", resolver},
+			[]string{"dead.allowed.test (CORRAL_ALLOW): accepts no connection on port 22: "}},
+		"by a document": {spec.Encode(byDocument), nil,
+			[]string{"dead.allowed.test (ours): accepts no connection on any of its ports 80 443: ", `hint: see that what is listed answers there; without "liveness" in /etc/corral/gate.json`}},
+		"no right to end the worker": {nil, []string{"CORRAL_EGRESS=none", "WRAP=setpriv --bounding-set=-kill"},
+			[]string{"everything stays closed: the gate lacks KILL", "hint: cap_add: [NET_ADMIN, NET_RAW, SETUID, SETGID, KILL]"}},
+		"no right to be another": {nil, []string{"CORRAL_EGRESS=none", "WRAP=setpriv --bounding-set=-setuid,-setgid"},
+			[]string{"everything stays closed: the gate lacks SETUID, SETGID"}},
+		"no right to records": {nil, []string{"CORRAL_EGRESS=none", "WRAP=setpriv --bounding-set=-net_raw,-kill"},
+			[]string{"not all rules can be set, everything stays closed: the gate lacks NET_RAW, KILL"}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			p := newPair(t)
+			p.zone("inner.allowed.test", "A 10.38.0.27")
+			p.zone("dead.allowed.test", "A "+originAddr)
+			run(t, "ip", "netns", "exec", p.world, "iptables", "-w", "-A", "INPUT", "-d", originAddr, "-p", "tcp", "-m", "multiport", "--dports", "22,80,443", "-j", "REJECT", "--reject-with", "tcp-reset")
+			s := p.startWith(tt.doc, "0644", tt.env...)
+			if code := s.exit(); code != 1 {
+				t.Errorf("status %d", code)
+			}
+			text := strings.Join(s.output(), "\n")
+			for _, w := range tt.want {
+				if !strings.Contains(text, w) {
+					t.Errorf("no %q", w)
+				}
+			}
+			for _, not := range []string{spec.GateUnanswered, "config.yaml", "the policy", "the kernel lacks", "private: ["} {
+				if strings.Contains(text, not) {
+					t.Errorf("it says %q", not)
 				}
 			}
 			p.isClosed(t)

@@ -97,6 +97,7 @@ type audit struct {
 	byAddr   map[netip.Addr]string
 	own      []netip.Addr
 	serving  bool
+	alone    bool
 	checking time.Time // a checker runs until then, if it is not seen to end before
 
 	passed, denied ledger
@@ -142,7 +143,7 @@ func (a *audit) set(t table) {
 			learn(f.Addr, p.Domain)
 		}
 	}
-	a.own, a.serving = t.Own, t.Serving
+	a.own, a.serving, a.alone = t.Own, t.Serving, t.Alone
 	a.seq = max(a.seq, t.Base)
 }
 
@@ -161,6 +162,11 @@ func (a *audit) packet(p packet, now time.Time) {
 		case a.isOwn(p):
 		case a.isProbe(p, now):
 			a.probed++
+		case a.alone && a.likeProbe(p):
+			// Who it is nobody can tell: where it went stays on record.
+			a.probed++
+			t := a.traffic(p)
+			a.line(auditLine{Time: now, Verdict: spec.VerdictProbed, Proto: t.Proto, Addr: t.Addr, Port: t.Port, Name: t.Name, Rule: t.Rule, Count: 1})
 		default:
 			t := a.traffic(p)
 			a.denied.add(t, len(a.denied.rows) < maxDenied, now)
@@ -198,12 +204,20 @@ func (a *audit) isOwn(p packet) bool {
 // are its own at any time. An agent that does as much is counted with them, and
 // its packets have led nowhere.
 func (a *audit) isProbe(p packet, now time.Time) bool {
-	source := p.source >= spec.ProbePortFirst && p.source <= spec.ProbePortLast
-	own := slices.Contains(a.own, p.addr)
 	if now.Before(a.checking) {
-		return source || own && p.proto == "icmp"
+		return a.likeProbe(p)
 	}
-	return source && own
+	return fromProbePort(p) && slices.Contains(a.own, p.addr)
+}
+
+// likeProbe tells what a checker sends, and whoever does as much: programs that
+// leave the choice to the kernel never have those ports.
+func (a *audit) likeProbe(p packet) bool {
+	return fromProbePort(p) || p.proto == "icmp" && slices.Contains(a.own, p.addr)
+}
+
+func fromProbePort(p packet) bool {
+	return p.source >= spec.ProbePortFirst && p.source <= spec.ProbePortLast
 }
 
 // check says that a checker runs, or no longer does.

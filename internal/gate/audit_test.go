@@ -178,6 +178,41 @@ func TestProbesAreNoNewsWhileACheckerRuns(t *testing.T) {
 	}
 }
 
+// Where nobody tells when a proof runs, what is refused to its ports is told apart
+// from the programs', and where it went stays on record.
+func TestProbesOfAGateAlone(t *testing.T) {
+	const first, last = spec.ProbePortFirst, spec.ProbePortLast
+	icmp := func(to string) packet {
+		return packet{record: recordAudit, rule: ruleUnlisted, proto: "icmp", addr: addr(to)}
+	}
+	for what, tt := range map[string]struct {
+		p       packet
+		verdict string // of its line, if it has one
+	}{
+		"the first probe port":            {flow(recordAudit, ruleUnlisted, first, "172.18.0.1:2375"), spec.VerdictProbed},
+		"the last one":                    {flow(recordAudit, ruleUnlisted, last, "172.18.0.1:2375"), spec.VerdictProbed},
+		"the port before":                 {flow(recordAudit, ruleUnlisted, first-1, "172.18.0.1:2375"), spec.VerdictDenied},
+		"the port after":                  {flow(recordAudit, ruleUnlisted, last+1, "172.18.0.1:2375"), spec.VerdictDenied},
+		"ICMP to where only corral is":    {icmp("44.10.9.9"), spec.VerdictProbed},
+		"ICMP elsewhere":                  {icmp("44.10.0.10"), spec.VerdictDenied},
+		"a handover's":                    {flow(recordAudit, ruleUnlisted, first, "44.10.9.9:443"), ""},
+		"a program's to what is corral's": {flow(recordAudit, ruleUnlisted, 40000, "44.10.9.9:443"), spec.VerdictDenied},
+	} {
+		a := newAudit()
+		a.set(table{Own: []netip.Addr{addr("44.10.9.9")}, Serving: true, Alone: true})
+		a.packet(tt.p, noon)
+		r, got := a.report(), ""
+		for _, l := range a.take(noon) {
+			if got = l.Verdict; l.Addr != tt.p.addr || l.Port != tt.p.port || l.Rule != tt.p.rule {
+				t.Errorf("%s: %+v", what, l)
+			}
+		}
+		if got != tt.verdict || (len(r.Denied) == 1) != (tt.verdict == spec.VerdictDenied) || int(r.Probed)+len(r.Denied) != 1 {
+			t.Errorf("%s: a line %q, %+v", what, got, r)
+		}
+	}
+}
+
 // What passed is counted with what it was called, and so is what was refused at
 // an address that has a name.
 func TestAccountHasNames(t *testing.T) {

@@ -44,9 +44,12 @@ const (
 	livenessSetting  = settingPrefix + "LIVENESS"
 )
 
+// whereResolvers is how a person finds name servers.
+const whereResolvers = "those of the machine's /etc/resolv.conf, or of `resolvectl status` where it has 127.0.0.53; one that begins with 127 is none"
+
 // settings are all of them.
 var settings = []setting{
-	{allowSetting, "names that the services may reach, and on which TCP ports", "`api.example.com,github.com:22+443,any.example.com:any`", "none; 443 and 80 where no port is given",
+	{allowSetting, "names that the services may reach, and on which TCP ports; exact ones of at least two labels (a single one, like `db`, is for `CORRAL_LINKS`)", "`api.example.com,github.com:22+443,any.example.com:any`", "none; 443 and 80 where no port is given",
 		each(readAllowed)},
 	{egressSetting, "`pinned`: the listed names; `public`: ports 80 and 443 of every public address; `none`: links and host ports only", "`pinned`, `public` or `none`", "`pinned`",
 		word(map[string]func(*spec.Gate){
@@ -65,7 +68,7 @@ var settings = []setting{
 		each(readClient)},
 	{hostPortsSetting, "TCP ports of the machine, at the container's default gateway, where it is called " + spec.HostName, "`8081`", "none",
 		each(readHostPort)},
-	{resolversSetting, "name servers to ask, IPv4", "`192.0.2.53,192.0.2.54`", "those of the container's /etc/resolv.conf; Docker's own (127.0.0.11) is none",
+	{resolversSetting, "name servers to ask, IPv4", "`192.0.2.53,192.0.2.54`", "those of the container's /etc/resolv.conf. Under Compose that is Docker's own, 127.0.0.11, which is none, so that it must be set: " + whereResolvers,
 		each(readResolver)},
 	{spec.ProbesEnv, "addresses that proofs dial, to see them refused", "`unlisted=198.51.100.1,resolver=203.0.113.53,metadata=169.254.169.254,ipv6=2001:db8::1`", "those in the example: of documentation, which are nobody's, and the one at which clouds serve metadata",
 		func(g *spec.Gate, value string) []error {
@@ -147,6 +150,9 @@ var defaultPorts = []uint16{443, 80}
 const anyPort = "any"
 
 func readAllowed(g *spec.Gate, item string) error {
+	if last := len(g.Names) - 1; last >= 0 && strings.Trim(item, "0123456789") == "" {
+		return fmt.Errorf("%q is no name: ports are joined by +, as in %s:22+443", item, g.Names[last].Domain)
+	}
 	written, ports, hasPorts := strings.Cut(item, ":")
 	if strings.ContainsAny(item, "/[@") || strings.Contains(ports, ":") { // no name ends where the first colon is
 		written, hasPorts = item, false
@@ -367,7 +373,7 @@ func gateOf(values map[string]string, here container) (spec.Gate, error) {
 			g.Resolvers = here.resolvers
 		}
 		if len(g.Resolvers) == 0 {
-			failures = append(failures, fmt.Errorf("%s: it must name a name server here; Docker puts its own into /etc/resolv.conf, which forwards from inside this namespace and is closed to everybody", resolversSetting))
+			failures = append(failures, fmt.Errorf("%s: it must name a name server here; Docker puts its own into /etc/resolv.conf, which forwards from inside this namespace and is closed to everybody. It takes %s", resolversSetting, plainForm(whereResolvers)))
 		}
 	}
 	if len(failures) > 0 {

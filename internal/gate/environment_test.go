@@ -48,6 +48,9 @@ func TestGateOf(t *testing.T) {
 			any.AnyPort = true
 			g.Names, g.Resolvers = []spec.Name{name("api.example.com", 443, 80), name("github.com", 22, 443), any}, here.resolvers
 		})},
+		{"a name of a service, as a policy takes it", vars("ALLOW=_acme.a_b.example.com:443"), base(func(g *spec.Gate) {
+			g.Names, g.Resolvers = []spec.Name{name("_acme.a_b.example.com", 443)}, here.resolvers
+		})},
 		{"on several lines", vars("ALLOW=a.example.com,\n  bücher.example:65535"), base(func(g *spec.Gate) {
 			g.Names, g.Resolvers = []spec.Name{name("a.example.com", 443, 80), name("xn--bcher-kva.example", 65535)}, here.resolvers
 		})},
@@ -124,6 +127,8 @@ func TestGateOfMistakes(t *testing.T) {
 		{vars("ALLOW=a.example.com:+443"), []string{`"" is not a port`}},
 		{vars("ALLOW=a.example.com:443:80"), []string{"CORRAL_ALLOW"}},
 		{vars("ALLOW=a.example.com,A.example.com."), []string{"a.example.com is listed twice: write its ports together"}},
+		{vars("ALLOW=github.com:22,443"), []string{`CORRAL_ALLOW: "443" is no name: ports are joined by +, as in github.com:22+443; write it like`}},
+		{vars("ALLOW=443,a.example.com"), []string{`"443" ends in a number`}},
 		{vars("ALLOW=,"), []string{"lists nothing"}},
 		{vars("EGRESS=all"), []string{`CORRAL_EGRESS: "all" is none of its words; write it like pinned, public or none`}},
 		{vars("EGRESS=none", "ALLOW=a.example.com"), []string{"CORRAL_ALLOW: names are for CORRAL_EGRESS=pinned"}},

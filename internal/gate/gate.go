@@ -249,6 +249,9 @@ func statusText(s spec.GateStatus) string {
 	if s.DeniedMore > 0 {
 		fmt.Fprintf(&b, "denied   to other destinations × %d\n", s.DeniedMore)
 	}
+	if s.Probed > 0 {
+		fmt.Fprintf(&b, "probed   by proofs, from ports %d to %d × %d\n", spec.ProbePortFirst, spec.ProbePortLast, s.Probed)
+	}
 	for _, r := range s.RefusedNames {
 		fmt.Fprintf(&b, "refused  lookup of %s × %d\n", r.Name, r.Count)
 	}

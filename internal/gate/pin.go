@@ -87,6 +87,9 @@ func decide(g spec.Gate, before outcome, results map[string]resolution, now time
 	for _, n := range g.Names {
 		r, asked := results[n.Domain]
 		addrs, err := admit(n, r, never)
+		if byItself(g) {
+			err = permission(err, n)
+		}
 		old, left := lately(before.pins, n, never)
 		p := spec.Pin{Domain: n.Domain, Addrs: addrs, Ports: sorted(n.Ports), AnyPort: n.AnyPort,
 			TTL: r.ttl, At: now, Soft: n.Soft, Origin: n.Origin}
@@ -226,6 +229,24 @@ func admit(n spec.Name, r resolution, never []netip.Prefix) ([]netip.Addr, error
 		}
 	}
 	return addrs, nil
+}
+
+// dockerBridge is the machine itself on the engine's own network, as a rule.
+var dockerBridge = netip.AddrFrom4([4]byte{172, 17, 0, 1})
+
+// permission says of an address that a policy could permit how a gate without one
+// does.
+func permission(err error, n spec.Name) error {
+	e := (*netguard.Unpermitted)(nil)
+	switch {
+	case !errors.As(err, &e):
+		return err
+	case e.Addr == dockerBridge:
+		return fmt.Errorf("%s is refused: as a rule it is this machine itself, whose ports are for %s", e.Addr, hostPortsSetting)
+	case n.Origin == allowSetting:
+		return fmt.Errorf("%s is refused: %s: %s; no variable permits that, a document does in place of them: %s, with \"private\": [%q] for this name", e.Addr, e.Class, e.Class.Reason(), spec.GateFile, e.Prefix())
+	}
+	return fmt.Errorf("%s is refused: %s: %s; \"private\": [%q] for this name in %s would permit it", e.Addr, e.Class, e.Class.Reason(), e.Prefix(), spec.GateFile)
 }
 
 // noticeShown is how many addresses that names share are worth a line.

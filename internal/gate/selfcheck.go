@@ -163,6 +163,7 @@ func (g *gate) checkLiveness(ctx context.Context) error {
 	type target struct {
 		what, ok string
 		to       []netip.AddrPort
+		ports    []uint16
 		host     bool // one of the host's own services
 	}
 	var targets []target
@@ -170,7 +171,7 @@ func (g *gate) checkLiveness(ctx context.Context) error {
 		if !origin[p.Domain+" "+p.Origin] {
 			continue
 		}
-		t := target{what: fmt.Sprintf("%s (%s)", p.Domain, p.Origin), ok: p.Domain}
+		t := target{what: fmt.Sprintf("%s (%s)", p.Domain, p.Origin), ok: p.Domain, ports: p.Ports}
 		for _, port := range p.Ports {
 			for _, a := range p.Addrs {
 				t.to = append(t.to, netip.AddrPortFrom(a, port))
@@ -180,7 +181,7 @@ func (g *gate) checkLiveness(ctx context.Context) error {
 	}
 	for _, port := range sorted(g.spec.HostPorts) {
 		t := fmt.Sprintf("host service on port %d", port)
-		targets = append(targets, target{t, t, []netip.AddrPort{netip.AddrPortFrom(g.spec.Gateway, port)}, true})
+		targets = append(targets, target{what: t, ok: t, to: []netip.AddrPort{netip.AddrPortFrom(g.spec.Gateway, port)}, host: true})
 	}
 	slots := make(chan struct{}, maxDials)
 	failures := make([]error, len(targets))
@@ -208,16 +209,29 @@ func (g *gate) checkLiveness(ctx context.Context) error {
 			hint, err := g.hostFailure(t.to[0], failures[i])
 			failed, hints = append(failed, fmt.Errorf("%s: %w", t.what, err)), append(hints, hint)
 		default:
-			failed, unanswered = append(failed, fmt.Errorf("%s: accepts no connection: %w", t.what, failures[i])), true
+			failed, unanswered = append(failed, fmt.Errorf("%s: accepts no connection on %s: %w", t.what, anyOf(t.ports), failures[i])), true
 		}
 	}
-	if unanswered {
+	switch {
+	case unanswered && !byItself(g.spec):
 		failed = append(failed, errors.New(spec.GateUnanswered))
+	case unanswered && byVariables(g.spec):
+		hints = append(hints, fmt.Sprintf("see that what is listed answers there; %s: \"off\" has none of the names tried", livenessSetting))
+	case unanswered:
+		hints = append(hints, fmt.Sprintf("see that what is listed answers there; without \"liveness\" in %s a name is not tried", spec.GateFile))
 	}
 	if len(hints) > 0 {
 		return exit.Failedf(strings.Join(hints, "; "), "%w", errors.Join(failed...))
 	}
 	return errors.Join(failed...)
+}
+
+// anyOf are ports of which one is enough, in words.
+func anyOf(ports []uint16) string {
+	if len(ports) == 1 {
+		return fmt.Sprintf("port %d", ports[0])
+	}
+	return "any of its ports " + portsText(ports, false)
 }
 
 // answers is nil if a host service accepts a connection and somebody is behind

@@ -86,7 +86,7 @@ func serve(ctx context.Context, stdout, stderr io.Writer) error {
 	defer words.flush(lastWordsWithin)
 	g := &gate{out: out, instance: rand.Text(), turn: make(chan struct{}, 1), dated: make(chan struct{}, 1)}
 	g.words = &prefixWriter{w: words, prefix: "corral-gate: worker: "}
-	g.sayf("fences services without NET_RAW, NET_ADMIN, SETUID, SETGID, SYS_ADMIN, SYS_PTRACE that do not run as uid %d, and no others", spec.WorkerUID)
+	g.sayf("fences services without NET_RAW, NET_ADMIN, SETUID, SETGID, SYS_ADMIN, SYS_PTRACE that do not run as uid 0, %d or %d, and no others", spec.CarrierUID, spec.WorkerUID)
 
 	alive, end := context.WithCancel(ctx)
 	defer end()

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/corral-sandbox/corral/internal/exit"
 	"github.com/corral-sandbox/corral/internal/netfilter"
@@ -75,7 +76,10 @@ func (g *gate) start(ctx context.Context) error {
 func (g *gate) close(ctx context.Context) error {
 	kernel, err := netfilter.Open(ctx)
 	var unusable *netfilter.Unusable
+	lacks := lackedRights()
 	switch {
+	case errors.As(err, &unusable) && len(unusable.Rights) > 0 && len(lacks) > 0:
+		return lacking(lacks, unusable.State())
 	case errors.As(err, &unusable):
 		return exit.Failedf(unusable.Hint(), "%s: %w", unusable.State(), err)
 	case err != nil:
@@ -84,6 +88,9 @@ func (g *gate) close(ctx context.Context) error {
 	g.kernel = kernel
 	if err := g.shut(ctx); err != nil {
 		return err
+	}
+	if len(lacks) > 0 {
+		return lacking(lacks, "everything stays closed")
 	}
 	families := "IPv4 and IPv6"
 	if !kernel.HasIPv6() {
@@ -94,6 +101,37 @@ func (g *gate) close(ctx context.Context) error {
 		g.sayf("warning: %v: %s", err, spec.WithoutDestroy)
 	}
 	return nil
+}
+
+// neededRights are what a gate holds: to write rules and read their records, to
+// make its worker another user, and to end it.
+var neededRights = []struct {
+	bit  uint
+	name string
+}{{unix.CAP_NET_ADMIN, "NET_ADMIN"}, {unix.CAP_NET_RAW, "NET_RAW"}, {unix.CAP_SETUID, "SETUID"}, {unix.CAP_SETGID, "SETGID"}, {unix.CAP_KILL, "KILL"}}
+
+// lackedRights are those that this process does not have. What cannot be told
+// shows when it is needed.
+func lackedRights() (lacks []string) {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&header, &data[0]); err != nil {
+		return nil
+	}
+	for _, r := range neededRights {
+		if data[0].Effective&(1<<r.bit) == 0 {
+			lacks = append(lacks, r.name)
+		}
+	}
+	return lacks
+}
+
+func lacking(rights []string, state string) error {
+	var all []string
+	for _, r := range neededRights {
+		all = append(all, r.name)
+	}
+	return exit.Failedf(fmt.Sprintf("cap_add: [%s]", strings.Join(all, ", ")), "%s: the gate lacks %s", state, strings.Join(rights, ", "))
 }
 
 // shut lets nothing pass any more. Both policies come first, in case the rest
@@ -132,11 +170,32 @@ func (g *gate) read(context.Context) error {
 	g.mu.Lock()
 	g.spec, g.state = s, spec.GateStarting
 	g.mu.Unlock()
-	if told := saying(given(os.Environ())); len(told) > 0 {
-		g.sayf("environment read: %s", strings.Join(told, ", "))
-	}
-	g.sayf("spec read: sandbox %q, service %q, %d names, %d host ports", s.Sandbox, s.Service, len(s.Names), len(s.HostPorts))
+	environ := saying(given(os.Environ()))
+	g.sayf("%s", told(s, environ))
 	return nil
+}
+
+// told is what a document amounts to, and where it is from: the variables that say
+// something, or else the file.
+func told(doc spec.Gate, environ []string) string {
+	from := "read " + spec.GateFile
+	if len(environ) > 0 {
+		from = "read from the environment, " + strings.Join(environ, ", ")
+	}
+	for _, w := range []struct{ what, is string }{{"sandbox", doc.Sandbox}, {"service", doc.Service}} {
+		if w.is != "" {
+			from += fmt.Sprintf(", %s %q", w.what, w.is)
+		}
+	}
+	return fmt.Sprintf("%s: %d names, %d links, %d clients, %d host ports", from, len(doc.Names), len(doc.Links), len(doc.Clients), len(doc.HostPorts))
+}
+
+// byItself reports whether a document is that of a gate without a corral.
+func byItself(doc spec.Gate) bool { return !doc.Address.IsValid() }
+
+// byVariables reports whether the names of a document are those of a variable.
+func byVariables(doc spec.Gate) bool {
+	return slices.ContainsFunc(doc.Names, func(n spec.Name) bool { return n.Origin == allowSetting })
 }
 
 // learnOwn adds the networks that this namespace is on, and its way out, to what
@@ -267,7 +326,7 @@ func (g *gate) startWorker(ctx context.Context) error {
 // tellWorker gives the worker, and all to come, what it may answer lookups with.
 func (g *gate) tellWorker(ctx context.Context, doc spec.Gate, pins []spec.Pin, serving bool) {
 	p := doc.Probes
-	t := table{Instance: g.instance, Pins: brief(tableOf(named(doc, pins))), Links: doc.Links, Serving: serving,
+	t := table{Instance: g.instance, Pins: brief(tableOf(named(doc, pins))), Links: doc.Links, Serving: serving, Alone: byItself(doc),
 		Own: []netip.Addr{p.Unlisted, p.Resolver, dockerResolver.Addr(), g.unlisted()}}
 	if doc.SinkNames {
 		t.Sink = spec.SinkAddress
@@ -374,11 +433,14 @@ func (g *gate) pin(context.Context) error {
 
 // unpinnable is the end of a start or a refresh for names that decide refused.
 func unpinnable(doc spec.Gate, results map[string]resolution, err error) error {
-	if failed(doc, results, resolve.Timeout, resolve.Unreachable, resolve.ServFail, resolve.Refused) {
+	if !byItself(doc) && failed(doc, results, unanswered...) {
 		err = errors.Join(err, errors.New(spec.GateUnanswered))
 	}
 	return &exit.Error{Status: exit.Failed, Err: err, Hint: unresolved(doc, results)}
 }
+
+// unanswered are the failures of a lookup that another name server might not have.
+var unanswered = []resolve.Kind{resolve.Timeout, resolve.Unreachable, resolve.ServFail, resolve.Refused}
 
 // unresolved is what to do about names that cannot be pinned. Where the name
 // server is the host's own and silent, it may be that the firewall is.
@@ -388,7 +450,17 @@ func unresolved(doc spec.Gate, results map[string]resolution) string {
 		return fmt.Sprintf("the name server of this machine is asked at %v, where corral's relay listens: see that it answers on this machine itself, and that no firewall drops what comes in by %s (%s; the same with proto tcp)",
 			to, spec.Bridge, letIn(to, "udp"))
 	}
-	return "correct the name, or take it out of the policy; resolvers in config.yaml, or CORRAL_RESOLVERS, says which name servers are asked"
+	names, servers := "the policy", "resolvers in config.yaml"
+	switch {
+	case byItself(doc) && byVariables(doc):
+		names, servers = allowSetting, resolversSetting
+	case byItself(doc):
+		names, servers = spec.GateFile, "resolvers there"
+	}
+	if byItself(doc) && failed(doc, results, unanswered...) {
+		return fmt.Sprintf("%s must list name servers that answer containers of this machine: %s", servers, whereResolvers)
+	}
+	return fmt.Sprintf("correct the name, or take it out of %s; %s says which name servers are asked", names, servers)
 }
 
 // notice says which addresses several names share, unless it was so before.

@@ -46,6 +46,8 @@ type table struct {
 	Base uint64 `json:"base"`
 	// Own are destinations that corral itself dials; they are no news.
 	Own []netip.Addr `json:"own"`
+	// Alone: there is no corral, so that nobody tells when a proof runs.
+	Alone bool `json:"alone,omitempty"`
 	// Serving: the namespace has been opened, root's packets may be a service's.
 	Serving bool `json:"serving"`
 	// Sink is the answer for names that have none, if it is set.

@@ -175,6 +175,19 @@ func Classify(a netip.Addr) Class {
 	return Public
 }
 
+// Unpermitted is the refusal of an address that a policy could permit for its name.
+type Unpermitted struct {
+	Addr  netip.Addr
+	Class Class
+}
+
+// Prefix is the narrowest that permits it.
+func (e *Unpermitted) Prefix() netip.Prefix { return netip.PrefixFrom(e.Addr, e.Addr.BitLen()) }
+
+func (e *Unpermitted) Error() string {
+	return fmt.Sprintf("%s is refused: %s: %s; the policy permits no prefix that contains it for this name (private: [%v] would)", e.Addr, e.Class, e.Class.Reason(), e.Prefix())
+}
+
 // Pin says why a gate may not pin an address that a permitted name has, or nil.
 // Public IPv4 addresses may be pinned, private, shared and benchmark ones only
 // inside a prefix of private, which the policy names for that domain. Nothing
@@ -206,7 +219,7 @@ func Pin(a netip.Addr, private, never []netip.Prefix) error {
 		if class == Benchmark {
 			return fmt.Errorf("%s is refused: %s: %s; a resolver that answers with it is a fake-IP resolver of a proxy or VPN, whose answers mean nothing outside it: name a real resolver, or permit 198.18.0.0/15 for this name", a, class, class.Reason())
 		}
-		return fmt.Errorf("%s is refused: %s: %s; the policy permits no prefix that contains it for this name (private: [%v] would)", a, class, class.Reason(), netip.PrefixFrom(a.Unmap(), a.Unmap().BitLen()))
+		return &Unpermitted{Addr: a, Class: class}
 	}
 	return fmt.Errorf("%s is refused: %s: %s; no policy can permit it", a, class, class.Reason())
 }

@@ -312,7 +312,8 @@ type GateStatus struct {
 	// AllowedMore counts those to destinations beyond those kept.
 	AllowedMore uint64    `json:"allowed_more"`
 	Denied      []Traffic `json:"denied"`
-	// Probed counts refused packets of a checker's while it was known to run.
+	// Probed counts refused packets of a checker's: while it was known to run, and
+	// in other people's stacks whatever came from its ports.
 	Probed uint64 `json:"probed"`
 	// DeniedMore counts refused packets to destinations beyond those kept.
 	DeniedMore   uint64    `json:"denied_more"`
@@ -399,6 +400,7 @@ type Unpinned struct {
 const (
 	VerdictAllowed     = "allowed"      // a new connection
 	VerdictDenied      = "denied"       // a packet that a rule refused
+	VerdictProbed      = "probed"       // a refused packet from a port of proofs: one of theirs, where nobody tells when they run
 	VerdictRefusedName = "refused-name" // a lookup of a name that is not listed
 	VerdictLookedUp    = "looked-up"    // a lookup that was made for the service
 	VerdictNotShown    = "not-shown"    // more of them than a line each is printed for

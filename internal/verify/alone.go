@@ -39,6 +39,9 @@ var unfenced = []string{"NET_RAW", "NET_ADMIN", "SETUID", "SETGID", "SYS_ADMIN",
 // joinHint is how a service comes into a gate's namespace.
 const joinHint = "in compose.yaml: `network_mode: service:GATE`, and `depends_on: {GATE: {condition: service_healthy}}`; a service is started anew when its gate was"
 
+// healHint is what puts a service and its gate together again.
+const healHint = "docker compose up --detach --wait --force-recreate"
+
 // alone are the checks that need no policy, of a service whose gate does with
 // names as said: "" if no gate answers. What cannot be planned, for want of what
 // the kernel or the gate wrote, is a check that cannot tell.
@@ -55,6 +58,7 @@ func (e *env) alone(probes spec.Probes, names string) []spec.Check {
 	checks := []spec.Check{
 		{Name: "gate-answers"},
 		{Name: "non-root"},
+		{Name: "user-not-the-gates"},
 		{Name: "no-capabilities", Names: unfenced},
 		{Name: "no-new-privs"},
 		{Name: "seccomp-on"},
@@ -210,7 +214,7 @@ func proveAlone(ctx context.Context, e *env, stderr io.Writer) error {
 		switch c.Kind() {
 		case "gate-answers":
 			rounds["gate"] = append(rounds["gate"], c)
-		case "non-root", "no-capabilities", "no-new-privs":
+		case "non-root", "user-not-the-gates", "no-capabilities", "no-new-privs":
 			rounds["rights"] = append(rounds["rights"], c)
 		case "unlisted-host-blocked", "names-only-pinned", "names-sink", "public-only":
 			rounds["fence"] = append(rounds["fence"], c)
@@ -308,13 +312,23 @@ func (e *env) chaos(ctx context.Context, name string) (texts []string, err error
 // gateAnswers: a gate tells its instance here.
 func gateAnswers(ctx context.Context, _ spec.Check, e *env) finding {
 	texts, err := e.chaos(ctx, spec.InstanceName)
-	if err != nil {
+	switch {
+	case err != nil && nowhere():
+		return failed("no gate is here, and no network: the gate was started again, or died, and has another namespace now: `%s` brings both back; or this container never joined it (%s)", healHint, joinHint)
+	case err != nil:
 		return failed("no gate is here: %v; %s", err, joinHint)
 	}
 	if len(texts) != 1 || texts[0] == "" {
 		return failed("no gate is here: %v has no instance to tell", e.dns)
 	}
 	return ok()
+}
+
+// nowhere reports whether this namespace has loopback and no other interface that
+// is up, as one that its gate has left. What cannot be told does not count.
+func nowhere() bool {
+	all, err := net.Interfaces()
+	return err == nil && !slices.ContainsFunc(all, func(i net.Interface) bool { return i.Flags&net.FlagUp != 0 && i.Flags&net.FlagLoopback == 0 })
 }
 
 // namesSink: a name that nobody can have listed is Addr, says the gate and by the

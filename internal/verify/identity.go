@@ -16,7 +16,8 @@ import (
 )
 
 // nonRoot: neither this process nor PID 1 has uid 0 in any of its four uids, nor
-// that of a gate's worker, whom rules let out; and this one is no carrier.
+// that of a gate's worker, whom rules let out; and this one is no carrier. Aside,
+// userNotTheGates tells the latter.
 func nonRoot(_ context.Context, _ spec.Check, e *env) finding {
 	self, first, err := e.selfAndFirst()
 	if err != nil {
@@ -29,8 +30,25 @@ func nonRoot(_ context.Context, _ spec.Check, e *env) finding {
 			}
 			return failed("%v runs as root", p)
 		}
-		if slices.Contains(p.uids[:], spec.WorkerUID) || p.pid != "1" && slices.Contains(p.uids[:], spec.CarrierUID) {
+		if !e.aside && (slices.Contains(p.uids[:], spec.WorkerUID) || p.pid != "1" && slices.Contains(p.uids[:], spec.CarrierUID)) {
 			return failed("%v runs as a user of the gate's own: uids %v", p, p.uids)
+		}
+	}
+	return ok()
+}
+
+// userNotTheGates: neither this process nor PID 1 has the uid of a gate's worker,
+// whom rules let out, or of a carrier.
+func userNotTheGates(_ context.Context, _ spec.Check, e *env) finding {
+	self, first, err := e.selfAndFirst()
+	if err != nil {
+		return untold("%v", err)
+	}
+	for _, p := range []process{self, first} {
+		for _, uid := range []uint32{spec.WorkerUID, spec.CarrierUID} {
+			if slices.Contains(p.uids[:], uid) {
+				return failed("%v runs as uid %d, which is the gate's own: choose another, `user: \"1000:1000\"`, say, in compose.yaml", p, uid)
+			}
 		}
 	}
 	return ok()

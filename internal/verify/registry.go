@@ -2,9 +2,10 @@ package verify
 
 // kinds are the checks that this checker knows. The names are public.
 var kinds = map[string]check{
-	"non-root":         nonRoot,
-	"uid-matches-host": uidMatchesHost,
-	"no-sudo":          noSudo,
+	"non-root":           nonRoot,
+	"user-not-the-gates": userNotTheGates,
+	"uid-matches-host":   uidMatchesHost,
+	"no-sudo":            noSudo,
 
 	"no-capabilities":     noCapabilities,
 	"no-new-privs":        noNewPrivs,

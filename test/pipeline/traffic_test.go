@@ -11,7 +11,7 @@ import (
 
 // The table of what a line of a gate's log holds has every field and no other.
 func TestDocumentedDecision(t *testing.T) {
-	verdicts := []string{spec.VerdictAllowed, spec.VerdictDenied, spec.VerdictRefusedName, spec.VerdictLookedUp, spec.VerdictNotShown}
+	verdicts := []string{spec.VerdictAllowed, spec.VerdictDenied, spec.VerdictProbed, spec.VerdictRefusedName, spec.VerdictLookedUp, spec.VerdictNotShown}
 	says := map[string]string{
 		"time":    "of the newest, RFC 3339",
 		"verdict": "`" + strings.Join(verdicts, "`, `") + "`",
