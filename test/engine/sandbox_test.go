@@ -363,6 +363,8 @@ func (s *sandbox) start(script, line string) (end func(), process *os.Process) {
 			end()
 			s.tb.Fatalf("the agent ended without saying %q: %s", line, errs.String())
 		}
+		// The engine may learn later than we do that it has begun.
+		run(s.tb, "timeout", "60", "sh", "-c", "until [ $(docker inspect --format '{{.State.Status}}' "+s.agent()+") != created ]; do :; done")
 	case <-time.After(limit):
 		s.tb.Fatalf("the agent did not say %q within %v", line, limit)
 	}
