@@ -423,18 +423,29 @@ func (p *pair) startWith(doc []byte, mode string, env ...string) *gateProc {
 	}
 	w.Close()
 	s := &gateProc{t: p.t, pair: p, cmd: cmd, lines: make(chan string, 4096), ended: make(chan struct{})}
+	gone, read := make(chan struct{}), make(chan struct{})
 	go func() {
+		defer close(read)
 		defer close(s.lines)
 		for sc := bufio.NewScanner(r); sc.Scan(); {
 			s.mu.Lock()
 			s.all = append(s.all, sc.Text())
 			s.mu.Unlock()
-			s.lines <- sc.Text()
+			select {
+			case s.lines <- sc.Text():
+			default: // nobody takes so many
+				select {
+				case s.lines <- sc.Text():
+				case <-gone:
+				}
+			}
 		}
 	}()
 	go func() {
 		cmd.Wait()
 		s.code = cmd.ProcessState.ExitCode()
+		close(gone)
+		<-read // all that it said
 		close(s.ended)
 	}()
 	p.t.Cleanup(func() {
