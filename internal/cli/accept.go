@@ -184,6 +184,9 @@ func (a *app) notes(ctx context.Context, p *project) []string {
 	}
 	if len(p.policy.PreLaunch) > 0 && len(p.roots()) > 0 {
 		out = append(out, "what a command on this machine reads or runs in a writable mount, the agent may have written")
+		if names := p.rewritable(p.mounted()); len(names) > 0 {
+			out = append(out, "the agent may rewrite what a command on this machine names, which runs as you: "+some(names))
+		}
 	}
 	for _, m := range p.wants.reads {
 		// The own agent may not write there at all.

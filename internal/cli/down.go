@@ -30,10 +30,12 @@ next run.`,
 			if err != nil {
 				return err
 			}
+			alone := false
 			// A corral up that is busy with it would bring back what goes; a corral run
 			// holds the lock for as long as it lives.
 			if is && len(members) == 0 || slices.ContainsFunc(members, func(m engine.Member) bool { return m.Purpose == engine.PurposeDaemon }) {
 				var unlock func()
+				alone = true
 				if members, unlock, err = a.alone(c.Context(), e, file); err != nil {
 					return err
 				}
@@ -49,6 +51,9 @@ next run.`,
 				return err
 			}
 			if len(members) == 0 {
+				if err := a.tellUntold(c.Context(), file, cutShort, alone); err != nil {
+					return err
+				}
 				fmt.Fprintf(a.err, "corral: nothing of %s is up\n", printable.Escape(file))
 				return nil
 			}
@@ -65,7 +70,7 @@ next run.`,
 				}
 				fmt.Fprintf(a.err, "corral: %s is down\n", id)
 			}
-			return nil
+			return a.tellUntold(c.Context(), file, cutShort, alone)
 		},
 	}
 }

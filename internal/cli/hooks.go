@@ -6,13 +6,17 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/corral-sandbox/corral/internal/exit"
+	"github.com/corral-sandbox/corral/internal/policy"
 	"github.com/corral-sandbox/corral/internal/printable"
+	"github.com/corral-sandbox/corral/internal/state"
+	"github.com/corral-sandbox/corral/internal/wayback"
 )
 
 const (
@@ -40,6 +44,109 @@ func (a *app) preLaunch(ctx context.Context, p *project) error {
 		}
 	}
 	return nil
+}
+
+// mostNamed bounds what is shown of what hooks name.
+const mostNamed = 5
+
+// mayHook refuses hooks that name what an agent of the policy's may have changed
+// since somebody was told what it did, or, if one runs, may change before they
+// read it. What cannot be told is no leave. Nothing was touched by then.
+func (a *app) mayHook(ctx context.Context, p *project, runs bool, hint string) error {
+	if len(p.policy.PreLaunch) == 0 {
+		return nil
+	}
+	home, err := state.Home()
+	if err != nil {
+		return err
+	}
+	ids, err := known(home, p.policy.File)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, snapWithin)
+	defer cancel()
+	var changed []wayback.Finding
+	roots := p.mounted() // of one that runs they may have been others
+	for _, id := range ids {
+		before, err := baseline(id)
+		if errors.Is(err, errNoBaseline) { // it was told
+			continue
+		}
+		var findings []wayback.Finding
+		if err == nil {
+			findings, err = wayback.Named(ctx, before, p.scope().Also)
+		}
+		if err != nil {
+			return exit.Failedf(hint, "no hook was run: what the agent changed of what they name cannot be told: %w", err)
+		}
+		changed = wayback.Join(changed, findings)
+		roots = append(roots, before.Scope().Roots...)
+	}
+	if len(changed) > 0 {
+		lines, hidden := wayback.Lines(changed, mostNamed)
+		text := strings.Join(lines, "\n  ")
+		if hidden > 0 {
+			text += fmt.Sprintf("\n  %d in all", len(changed))
+		}
+		return exit.Failedf(hint, "no hook was run: what they name has changed since the agent was started:\n  %s", text)
+	}
+	if names := p.rewritable(roots); runs && len(names) > 0 {
+		return exit.Failedf("corral down ends it; then corral up", "no hook was run: the agent is up, and could change what they name before they read it: %s", some(names))
+	}
+	return nil
+}
+
+// word is one of a hook that may mean a file.
+type word struct{ said, path string }
+
+// named are the words of all hooks, with the path that each would have: nobody
+// knows which are one.
+func (p *project) named() []word {
+	var out []word
+	homes := strings.NewReplacer("$HOME/", "~/", "${HOME}/", "~/", "$PWD/", "./", "${PWD}/", "./")
+	for _, h := range p.policy.PreLaunch {
+		for _, said := range strings.FieldsFunc(homes.Replace(h.Text), func(r rune) bool { return strings.ContainsRune(" \t\n;&|<>()'\"`=", r) }) {
+			at := said
+			if rest, ok := strings.CutPrefix(said, "~/"); ok {
+				at = filepath.Join(p.host.Homes[0], rest)
+			}
+			if !filepath.IsAbs(at) {
+				at = filepath.Join(p.policy.Dir, at)
+			}
+			out = append(out, word{said, filepath.Clean(at)})
+		}
+	}
+	return out
+}
+
+// rewritable are the words of hooks that mean something in one of roots: a path,
+// or the name of something that is there.
+func (p *project) rewritable(roots []string) []string {
+	var out []string
+	for _, w := range p.named() {
+		if _, err := os.Lstat(w.path); err != nil && !strings.Contains(w.said, "/") {
+			continue
+		}
+		real := policy.Real(w.path)
+		if !slices.Contains(out, w.said) && slices.ContainsFunc(roots, func(root string) bool {
+			return below(w.path, root) || below(real, root)
+		}) {
+			out = append(out, w.said)
+		}
+	}
+	return out
+}
+
+// below reports whether a clean path is dir or in it.
+func below(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }
+
+// some are the first of a list.
+func some(all []string) string {
+	if more := len(all) - mostNamed; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(all[:mostNamed], ", "), more)
+	}
+	return strings.Join(all, ", ")
 }
 
 func (a *app) hook(ctx context.Context, p *project, script string) error {

@@ -32,8 +32,15 @@ func (a *app) begin(ctx context.Context, e *engine.Engine, p *project, to purpos
 		return nil, err
 	}
 	err = e.Clear(ctx, p.policy.File) // again: now nobody comes between
+	var refused error
+	if err == nil && to == toStart {
+		refused = a.mayHook(ctx, p, false, "look at them first: the next corral run runs the hooks, now that this was told")
+	}
 	if err == nil {
 		err = a.leftBehind(ctx, p)
+	}
+	if err == nil {
+		err = refused
 	}
 	if err == nil {
 		err = a.ready(ctx, p, to)
@@ -60,6 +67,7 @@ type purpose int
 const (
 	toRead  purpose = iota // files are written out, to be read
 	toBuild                // images are built
+	toHeal                 // a sandbox starts, and nobody looks: no hook runs
 	toStart                // a sandbox starts
 )
 
@@ -116,6 +124,15 @@ func (p *project) writable() []policy.Mount {
 		if m.Path != "" && !m.ReadOnly {
 			out = append(out, m)
 		}
+	}
+	return out
+}
+
+// mounted are their paths.
+func (p *project) mounted() []string {
+	var out []string
+	for _, m := range p.writable() {
+		out = append(out, m.Path)
 	}
 	return out
 }

@@ -54,7 +54,7 @@ func (a *app) runAgent(ctx context.Context, p *project, e *engine.Engine, args [
 		return err
 	}
 	defer unlock()
-	w := a.lookBack(ctx, p)
+	w := a.lookBack(ctx, p, nil)
 	g, id, err := a.bring(ctx, e, p, engine.PurposeRun, args, t)
 	if err != nil {
 		w.abandon(p)

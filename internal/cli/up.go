@@ -30,8 +30,11 @@ by the policy now is made anew, in order: what joins a gate ends before the gate
 does and starts after the gate has proven its rules. Where only names differ the
 gate is refreshed in place. It returns when all of it runs.
 
-With --watch it stays, follows the engine, and heals what ends. A signal ends
-the watch and leaves the sandbox up.`,
+The hooks of the policy run before something is started, unless the agent may
+have changed what they name since somebody was told: then nothing is touched.
+
+With --watch it stays, follows the engine, and heals what ends, without hooks:
+nobody looks. A signal ends the watch and leaves the sandbox up.`,
 		Example: `  corral up
   corral up --watch`,
 		Args: noArgs,
@@ -79,7 +82,7 @@ func (a *app) bringUp(ctx context.Context, e *engine.Engine, p *project) (notes 
 	if err := state.SetWanted(home, p.id(), true); err != nil {
 		return nil, err
 	}
-	h, err := a.heal(ctx, e, p, members)
+	h, err := a.heal(ctx, e, p, members, toStart)
 	for _, note := range h.notes {
 		a.sayf("%s", note)
 	}
@@ -102,9 +105,10 @@ func (a *app) lasting(ctx context.Context, p *project) error {
 }
 
 // heal brings up what is missing or wrong of an always-on sandbox, and touches
-// nothing else. The caller holds its lock since before members were listed.
-func (a *app) heal(ctx context.Context, e *engine.Engine, p *project, members []engine.Member) (*healing, error) {
-	h := &healing{app: a, engine: e, project: p}
+// nothing else. The caller holds its lock since before members were listed. Hooks
+// run only toStart.
+func (a *app) heal(ctx context.Context, e *engine.Engine, p *project, members []engine.Member, to purpose) (*healing, error) {
+	h := &healing{app: a, engine: e, project: p, to: to}
 	var err error
 	if h.guests, err = host.FindGuests(); err == nil {
 		err = h.heal(ctx, members)
@@ -117,6 +121,7 @@ type healing struct {
 	*app
 	engine  *engine.Engine
 	project *project
+	to      purpose
 	guests  host.Guests
 	did     bool
 	notes   []string // what stays as it is and should be known
@@ -195,6 +200,9 @@ func (h *healing) look(ctx context.Context, members []engine.Member) error {
 	}
 	old := slices.DeleteFunc(slices.Clone(members), func(m engine.Member) bool { return m.Sandbox == h.project.id() })
 	if len(old) > 0 {
+		if err := h.mayHook(ctx, slices.ContainsFunc(old, mayWrite)); err != nil {
+			return err
+		}
 		h.sayf("%s ends: the policy has another name now", old[0].Sandbox)
 		if err := h.engine.Down(ctx, old); err != nil {
 			return err
@@ -224,7 +232,10 @@ func (h *healing) look(ctx context.Context, members []engine.Member) error {
 // is empty if there is nothing yet. What can fail comes before the old ones end.
 func (h *healing) anew(ctx context.Context, why string) error {
 	h.did = true
-	err := h.ready(ctx, h.project, toStart)
+	err := h.mayHook(ctx, mayWrite(h.service))
+	if err == nil {
+		err = h.ready(ctx, h.project, h.to)
+	}
 	if err == nil {
 		err = h.prepare(ctx)
 	}
@@ -256,6 +267,19 @@ func (h *healing) anew(ctx context.Context, why string) error {
 		return err
 	}
 	return h.begin(ctx, w, id, func() bool { return h.end(ctx, h.engine, g, id) })
+}
+
+// mayHook refuses what would run hooks that the agent may have written.
+func (h *healing) mayHook(ctx context.Context, runs bool) error {
+	if h.to != toStart {
+		return nil
+	}
+	return h.app.mayHook(ctx, h.project, runs, "look at them first; then corral down, which tells all that changed, and corral up")
+}
+
+// mayWrite reports whether a member is an agent that could write at this moment.
+func mayWrite(m engine.Member) bool {
+	return m.Role == engine.RoleService && (m.Running || m.State == "paused")
 }
 
 // prepare makes the images of what is asked for, and looks whether the rest of
@@ -302,7 +326,10 @@ func (h *healing) serve(ctx context.Context, now *engine.Gate, status spec.GateS
 			return nil
 		}
 	}
-	if err := h.ready(ctx, h.project, toStart); err != nil {
+	if err := h.mayHook(ctx, mayWrite(h.service)); err != nil {
+		return err
+	}
+	if err := h.ready(ctx, h.project, h.to); err != nil {
 		return err
 	}
 	if now, err = h.project.sketch(ctx, h.engine, h.guests, h.gate); err != nil {
@@ -403,17 +430,26 @@ func stayed(err error) error {
 	return err
 }
 
-// anotherLook tells what changed so far under a service that ends, and begins
-// to look anew.
+// anotherLook tells what changed so far under a service that ends, under
+// whatever name, and begins to look anew. Perhaps nobody reads what a watch tells:
+// it stays to be told.
 func (h *healing) anotherLook(ctx context.Context) (*watch, error) {
-	findings, err := changedSince(ctx, h.project.id())
-	if !errors.Is(err, errNoBaseline) {
-		showFindings(h.err, h.project.id(), findings, err)
+	if h.to == toStart {
+		if err := h.tellUntold(ctx, h.project.policy.File, "", true); err != nil {
+			return nil, err
+		}
+		return h.lookBack(ctx, h.project, nil), nil
 	}
-	if err := keepBaseline(h.project.id(), nil); err != nil {
-		return nil, err
+	older, err := baseline(h.project.id())
+	if errors.Is(err, errNoBaseline) {
+		return h.lookBack(ctx, h.project, nil), nil
 	}
-	return h.lookBack(ctx, h.project), nil
+	if err != nil {
+		return nil, exit.Failedf("corral down forgets it; then corral up", "what the agent changed cannot be told: %w", err)
+	}
+	findings, err := compare(ctx, older, nil)
+	showFindings(h.err, h.project.id(), findings, err)
+	return h.lookBack(ctx, h.project, &older), nil
 }
 
 // carried brings back relays that ended under a gate that is well.

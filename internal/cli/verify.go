@@ -63,7 +63,7 @@ func (a *app) prove(ctx context.Context, e *engine.Engine, p *project) (proof *e
 		return nil, err
 	}
 	defer unlock()
-	w := a.lookBack(ctx, p) // what the image brings is the agent's as well
+	w := a.lookBack(ctx, p, nil) // what the image brings is the agent's as well
 	g, id, err := a.bring(ctx, e, p, engine.PurposeVerify, []string{"sleep", "infinity"}, engine.Terminal{})
 	if err != nil {
 		w.abandon(p)

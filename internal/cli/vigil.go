@@ -101,7 +101,7 @@ func (a *app) healNow(ctx context.Context, e *engine.Engine, file string) (heale
 	if err := a.lasting(ctx, p); err != nil {
 		return healed{}, err
 	}
-	h, err := a.heal(ctx, e, p, members)
+	h, err := a.heal(ctx, e, p, members, toHeal)
 	return healed{did: h.did, notes: h.notes}, err
 }
 

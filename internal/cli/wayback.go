@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -30,15 +30,17 @@ const (
 type watch struct {
 	taken   chan struct{} // closed once before and err are set
 	before  wayback.Snapshot
+	older   *wayback.Snapshot // an earlier look that stays the one to compare with
 	err     error
 	watcher *wayback.Watcher
 	stop    context.CancelFunc
 }
 
-// lookBack begins to look. Nothing of the agent's may have started.
-func (a *app) lookBack(ctx context.Context, p *project) *watch {
+// lookBack begins to look. Nothing of the agent's may have started, but what was
+// there at an older look, if there is one, is on record further on.
+func (a *app) lookBack(ctx context.Context, p *project, older *wayback.Snapshot) *watch {
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
-	w := &watch{taken: make(chan struct{}), stop: stop, watcher: wayback.Watch(ctx, p.roots(), p.shields)}
+	w := &watch{taken: make(chan struct{}), stop: stop, older: older, watcher: wayback.Watch(ctx, p.roots(), p.shields)}
 	scope := p.scope()
 	go func() {
 		defer close(w.taken)
@@ -48,7 +50,11 @@ func (a *app) lookBack(ctx context.Context, p *project) *watch {
 			w.before, w.err = wayback.Take(ctx, scope)
 		}
 		if w.err == nil {
-			w.err = keepBaseline(p.id(), &w.before)
+			kept := w.before
+			if older != nil {
+				kept = kept.Since(*older)
+			}
+			w.err = keepBaseline(p.id(), &kept)
 		}
 	}()
 	return w
@@ -90,21 +96,50 @@ func (w *watch) end(ctx context.Context, a *app, p *project, gone bool) {
 func (w *watch) abandon(p *project) {
 	w.stop()
 	<-w.taken
-	_ = keepBaseline(p.id(), nil) // if it stays, the next start compares with it
+	_ = keepBaseline(p.id(), w.older) // if it stays, the next start compares with it
 }
 
 // leftBehind tells what changed under a run that was cut short before it could
-// say so itself.
+// say so itself. The caller holds the lock of p.
 func (a *app) leftBehind(ctx context.Context, p *project) error {
-	findings, err := changedSince(ctx, p.id())
-	if errors.Is(err, errNoBaseline) { // the earlier run told all itself
-		return nil
+	return a.tellUntold(ctx, p.policy.File, cutShort, false, p.id())
+}
+
+const cutShort = "an earlier run was cut short"
+
+// tellUntold tells, after a line that may be empty, what changed under each
+// sandbox that a policy file has had and of which nobody told it, and forgets it.
+// The caller holds the locks of all of them, or of those held: one that another
+// corral is busy with is left to that.
+func (a *app) tellUntold(ctx context.Context, file, first string, all bool, held ...string) error {
+	home, err := state.Home()
+	if err != nil {
+		return err
 	}
-	if err != nil || len(findings) > 0 {
-		fmt.Fprintln(a.err, "corral: an earlier run was cut short")
+	ids, err := known(home, file)
+	for _, id := range ids {
+		if !all && !slices.Contains(held, id) {
+			unlock, busy := state.Lock(home, id)
+			if errors.Is(busy, state.ErrLocked) {
+				continue
+			}
+			if busy != nil {
+				err = errors.Join(err, busy)
+				continue
+			}
+			defer unlock()
+		}
+		findings, blind := changedSince(ctx, id)
+		if errors.Is(blind, errNoBaseline) {
+			continue
+		}
+		if first != "" && (blind != nil || len(findings) > 0) {
+			fmt.Fprintf(a.err, "corral: %s\n", first)
+		}
+		showFindings(a.err, id, findings, blind)
+		err = errors.Join(err, keepBaseline(id, nil))
 	}
-	showFindings(a.err, p.id(), findings, err)
-	return keepBaseline(p.id(), nil)
+	return err
 }
 
 func compare(ctx context.Context, before wayback.Snapshot, err error) ([]wayback.Finding, error) {
@@ -122,20 +157,9 @@ func compare(ctx context.Context, before wayback.Snapshot, err error) ([]wayback
 
 // scope is all that the agent may write, and what leads there.
 func (p *project) scope() wayback.Scope {
-	s := wayback.Scope{Home: p.host.Homes[0]}
-	for _, m := range p.writable() {
-		s.Roots = append(s.Roots, m.Path)
-	}
-	for _, h := range p.policy.PreLaunch {
-		for _, word := range strings.FieldsFunc(h.Text, func(r rune) bool { return strings.ContainsRune(" \t\n;&|<>()'\"`=", r) }) {
-			if rest, ok := strings.CutPrefix(word, "~/"); ok {
-				word = filepath.Join(p.host.Homes[0], rest)
-			}
-			if !filepath.IsAbs(word) {
-				word = filepath.Join(p.policy.Dir, word)
-			}
-			s.Also = append(s.Also, filepath.Clean(word))
-		}
+	s := wayback.Scope{Home: p.host.Homes[0], Roots: p.mounted()}
+	for _, n := range p.named() {
+		s.Also = append(s.Also, n.path)
 	}
 	return s
 }
@@ -218,22 +242,31 @@ func escaped(all []string) []string {
 
 // changedSince are the findings of a sandbox that is up.
 func changedSince(ctx context.Context, sandbox string) ([]wayback.Finding, error) {
+	before, err := baseline(sandbox)
+	if err != nil {
+		return nil, err
+	}
+	return compare(ctx, before, nil)
+}
+
+// baseline is the first look at a sandbox that nobody told the end of; without
+// roots if its agent can write nothing of this machine.
+func baseline(sandbox string) (wayback.Snapshot, error) {
+	var none wayback.Snapshot
 	home, err := state.Home()
 	if err != nil {
-		return nil, err
+		return none, err
 	}
 	b, err := state.Baseline(home, sandbox)
-	if err != nil {
-		return nil, err
+	switch {
+	case err != nil:
+		return none, err
+	case b == nil:
+		return none, errNoBaseline
+	case string(b) == unchangeable:
+		return none, nil
 	}
-	if b == nil {
-		return nil, errNoBaseline
-	}
-	if string(b) == unchangeable {
-		return nil, nil
-	}
-	before, err := wayback.DecodeSnapshot(b)
-	return compare(ctx, before, err)
+	return wayback.DecodeSnapshot(b)
 }
 
 // errNoBaseline is a sandbox without a first look to compare with.

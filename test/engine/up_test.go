@@ -484,3 +484,99 @@ func TestUpWatch(t *testing.T) {
 		t.Errorf("the watch brought it up again: %v", left)
 	}
 }
+
+// Hooks run for a person alone, and not over what the agent may have put where
+// they look: a watch runs none, whatever it heals, and what it tells stays to be
+// told.
+func TestUpHooks(t *testing.T) {
+	t.Parallel()
+	s := cloned(t, 0, always("hooks", forever))
+	s.write("corral.yaml", always("hooks", forever)+"mounts: {rw: ["+s.dir+"/work]}\nhooks: {pre_launch: [sh work/backup.sh]}\n")
+	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
+	s.own(filepath.Join(s.dir, "work"))
+	script, witness := filepath.Join(s.dir, "work", "backup.sh"), filepath.Join(s.dir, "WITNESS")
+	s.write("work/backup.sh", "true\n")
+	ran := func() bool { _, err := os.Stat(witness); return err == nil }
+
+	said := &lines{news: make(chan struct{}, 1)}
+	c, _ := s.begin(said, "up", "--watch", "--accept")
+	mark := said.await(t, 0, "watching "+s.id)
+	for _, want := range []string{"the agent may rewrite what a command on this machine names, which runs as you: work/backup.sh", "hook: sh work/backup.sh"} {
+		if !strings.Contains(said.String(), want) {
+			t.Errorf("not said: %s in %s", want, said)
+		}
+	}
+	s.must("shell", "--", "sh", "-c", "echo touch WITNESS > "+script)
+	docker(t, "kill", s.agent())
+	mark = said.await(t, mark, "main is started again (it was killed)")
+	mark = said.await(t, mark, s.id+" is up\n")
+	docker(t, "rm", "--force", s.agent())
+	mark = said.await(t, mark, "main is made anew (it is gone)")
+	mark = said.await(t, mark, "work/backup.sh: changed")
+	mark = said.await(t, mark, s.id+" is up\n")
+	if err := c.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	said.await(t, mark, "not watched any more")
+	_ = c.Wait()
+	if ran() || strings.Count(said.String(), "hook:") != 1 {
+		t.Errorf("a watch runs hooks: %s", said)
+	}
+
+	if r := s.corral("up"); r.code != 0 || !strings.Contains(r.err, "is up already") {
+		t.Errorf("nothing is to be started: %v", r)
+	}
+	docker(t, "kill", s.agent())
+	gate, agent := s.identity(s.gate()), s.identity(s.agent())
+	for range 2 {
+		if r := s.corral("up"); r.code != 1 || !strings.Contains(r.err, "no hook was run") || !strings.Contains(r.err, "work/backup.sh: changed") || !strings.Contains(r.err, "hint: look at them first; then corral down") {
+			t.Errorf("the agent has written what a hook names: %v", r)
+		}
+	}
+	if ran() || s.identity(s.gate()) != gate || s.identity(s.agent()) != agent {
+		t.Error("something was touched")
+	}
+	if r := s.must("down"); !strings.Contains(r.err, "work/backup.sh: changed") {
+		t.Errorf("down does not tell it: %v", r)
+	}
+	if s.must("up"); !ran() {
+		t.Error("the hook did not run, though all was told")
+	}
+
+	// An agent that runs could write it between the look and the hook.
+	docker(t, "kill", s.gate())
+	if r := s.corral("up"); r.code != 1 || !strings.Contains(r.err, "the agent is up, and could change what they name before they read it: work/backup.sh") {
+		t.Errorf("the agent runs: %v", r)
+	}
+	// What nobody told is told by a down too that finds nothing up.
+	docker(t, "rm", "--force", s.agent(), s.gate())
+	s.write("work/backup.sh", "true\n")
+	if r := s.corral("up"); r.code != 1 || !strings.Contains(r.err, "work/backup.sh: changed") {
+		t.Errorf("all of it is gone: %v", r)
+	}
+	if r := s.must("down"); !strings.Contains(r.err, "work/backup.sh: changed") {
+		t.Errorf("down of nothing: %v", r)
+	}
+	s.must("up")
+}
+
+// A run that was cut short has told nothing: the next one does, and runs no hook
+// that names what has changed.
+func TestHooksAfterARunThatWasCutShort(t *testing.T) {
+	t.Parallel()
+	s := cloned(t, 0, "profile: shell\nname: cut\nhooks: {pre_launch: [sh ./backup.sh]}\n")
+	s.write("backup.sh", "true\n")
+	s.accept()
+	s.abandoned("echo touch WITNESS > backup.sh; echo x > .envrc; echo up", "up")
+	docker(t, "wait", s.agent())
+	r := s.corral("run", "--", "true")
+	if r.code != 1 || !strings.Contains(r.err, "an earlier run was cut short") || !strings.Contains(r.err, ".envrc") || !strings.Contains(r.err, "no hook was run") {
+		t.Errorf("the next run: %v", r)
+	}
+	if _, err := os.Stat(filepath.Join(s.dir, "WITNESS")); err == nil {
+		t.Error("it ran the hook")
+	}
+	if r := s.corral("run", "--", "true"); r.code != 0 || !strings.Contains(r.err, "hook: sh ./backup.sh") {
+		t.Errorf("the one after it: %v", r)
+	}
+}
