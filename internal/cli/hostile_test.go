@@ -111,7 +111,10 @@ func TestNothingHostileIsShown(t *testing.T) {
 				}
 				return nil
 			},
-			"refresh": func(w *strings.Builder) error { return showRefreshed(w, spoilt[spec.Refreshed](text)) },
+			"refresh": func(w *strings.Builder) error {
+				exit.Report(w, "corral", showRefreshed(w, spoilt[spec.Refreshed](text)))
+				return nil
+			},
 			"verify": func(w *strings.Builder) error {
 				var sections []report.Section
 				for _, outcome := range []spec.Outcome{spec.OutcomeAccepted, spec.OutcomeRejected, spec.Outcome(text)} {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 	"github.com/corral-sandbox/corral/internal/engine"
 	"github.com/corral-sandbox/corral/internal/exit"
 	"github.com/corral-sandbox/corral/internal/host"
+	"github.com/corral-sandbox/corral/internal/printable"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
 
@@ -24,7 +26,8 @@ func (a *app) refresh() *cobra.Command {
 resolves them. Nothing is restarted and at no moment is more open, or less, than
 the old names or the new ones grant. Connections to what is still allowed live
 on, those to what was taken away end. If a lookup fails the name keeps the
-addresses that it had. Whatever else of the policy was changed is refused here:
+addresses that it had. If connections could not be ended that is told, with exit
+1, though the new names are in force. Whatever else of the policy was changed is refused here:
 a refresh cannot change it.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -34,8 +37,8 @@ a refresh cannot change it.`,
 					return err
 				}
 				if asJSON {
-					_, err := a.out.Write(spec.Encode(done))
-					return err
+					_, err := a.out.Write(printable.JSON(spec.Encode(done)))
+					return cmp.Or(err, unended(done.Unended))
 				}
 				return showRefreshed(a.out, done)
 			})
@@ -111,7 +114,8 @@ func (a *app) refreshNow(ctx context.Context, e *engine.Engine, p *project) (spe
 	return done, err
 }
 
-// showRefreshed says what a refresh changed.
+// showRefreshed says what a refresh changed. Connections that should have ended
+// and go on are an error.
 func showRefreshed(w io.Writer, done spec.Refreshed) error {
 	var rows []string
 	for _, d := range done.Added {
@@ -137,11 +141,24 @@ func showRefreshed(w io.Writer, done spec.Refreshed) error {
 	if n := len(rows) - mostRefreshed; n > 0 {
 		rows = append(rows[:mostRefreshed], fmt.Sprintf("and %d more (--json has them)", n))
 	}
+	if done.Unended != "" { // never among what is cut
+		rows = append(rows, "not ended: connections to what is not allowed any more: "+cut(printable.Escape(done.Unended), mostState))
+	}
 	if len(rows) == 0 {
 		rows = []string{"nothing changed"}
 	}
 	_, err := fmt.Fprintln(w, strings.Join(rows, "\n"))
-	return err
+	return cmp.Or(err, unended(done.Unended))
+}
+
+// unended is the error of a refresh that is in force and could not end what it
+// should have, for a reason of the gate's; none if that is empty.
+func unended(why string) error {
+	if why == "" {
+		return nil
+	}
+	return exit.Failedf("the policy is in force, and the gate tries again until they have ended: corral status says whether they have; corral down ends all of them",
+		"connections to what is not allowed any more go on: %s", cut(printable.Escape(why), mostState))
 }
 
 // mostRefreshed bounds what is shown of a refresh.

@@ -76,7 +76,7 @@ func (a *app) observe(ctx context.Context) (statusReport, error) {
 		gate = r.Services[0].Gate
 	}
 	r.Changed, r.Unbound = changed(now, members, gate), unbound(now, members)
-	r.Well = !r.Unbound && !slices.ContainsFunc(r.Services, func(h engine.Health) bool { return !h.OK }) &&
+	r.Well = !r.Unbound && !slices.ContainsFunc(r.Services, func(h engine.Health) bool { return unwell(h) != "" }) &&
 		!slices.ContainsFunc(r.Relays, func(h engine.RelayHealth) bool { return !h.OK })
 	r.findings, r.blind = changedSince(ctx, r.Sandbox)
 	if r.blind != nil {
@@ -89,6 +89,23 @@ func (a *app) observe(ctx context.Context) (statusReport, error) {
 	}
 	r.WayBack = changedFiles(r.findings)
 	return r, nil
+}
+
+// unwell says what is wrong with a service, what its gate could not do about
+// connections included; empty if nothing is.
+func unwell(h engine.Health) string {
+	why := ""
+	switch g := h.Gate; {
+	case !h.OK:
+		why = h.State
+	case g != nil && g.Unended != "":
+		why = "connections to what is not allowed any more go on: " + g.Unended
+	case g != nil && g.Uncounted != "":
+		why = "connections could not be counted: " + g.Uncounted
+	default:
+		return ""
+	}
+	return h.Service + ": " + cut(printable.Escape(why), mostState)
 }
 
 // statusReport is what status says.
@@ -206,6 +223,12 @@ func serviceRows(h engine.Health, now time.Time) [][]string {
 			row = append(row, "again in "+age(g.NextRefresh.Sub(now)))
 		}
 		rows = append(rows, row)
+	}
+	if g.Unended != "" {
+		rows = append(rows, []string{"not ended", "connections to what is not allowed any more go on: " + cut(printable.Escape(g.Unended), mostState)})
+	}
+	if g.Uncounted != "" {
+		rows = append(rows, []string{"not counted", "connections, which are as of an earlier look: " + cut(printable.Escape(g.Uncounted), mostState)})
 	}
 	var more [][]string
 	for _, p := range g.Pins {

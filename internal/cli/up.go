@@ -173,9 +173,9 @@ func (h *healing) heal(ctx context.Context, members []engine.Member) error {
 	err = h.serve(ctx, now, status)
 	if status.Policy != h.project.policy.Digest {
 		h.sayf("the policy was changed: the gate is refreshed")
-		err = errors.Join(err, h.refresh(ctx, now))
+		return errors.Join(err, h.refresh(ctx, now))
 	}
-	return err
+	return errors.Join(err, unended(status.Unended)) // the gate itself tries again
 }
 
 // onlyLasting is nil if all members are of an always-on sandbox, else the first

@@ -124,8 +124,8 @@ func allWell(ctx context.Context, e *engine.Engine, file string) error {
 		return errors.New("nothing of it is up")
 	}
 	for _, h := range e.Health(ctx, members) {
-		if !h.OK {
-			return fmt.Errorf("%s: %s", h.Service, h.State)
+		if why := unwell(h); why != "" {
+			return errors.New(why)
 		}
 	}
 	return nil

@@ -205,7 +205,8 @@ const refreshDocument = spec.GateFile + ".new"
 
 // Refresh gives the gate g.ID the document of g's plan and lets it resolve its
 // names anew, in place. If that fails the gate goes on by the document that it
-// had: a document that it does not take is an exit.Invalid.
+// had: a document that it does not take is an exit.Invalid. What could not be
+// ended is no error: the new document is in force.
 func (e *Engine) Refresh(ctx context.Context, g *Gate) (spec.Refreshed, error) {
 	var done spec.Refreshed
 	told := render.Tree{strings.TrimPrefix(refreshDocument, "/"): g.Tree[render.GateSpec(g.Plan.Gates[0].Name)]}
@@ -216,7 +217,10 @@ func (e *Engine) Refresh(ctx context.Context, g *Gate) (spec.Refreshed, error) {
 	defer cancel()
 	out, err := e.exec(ctx, g.ID, nil, spec.GuestDir+"/bin/corral-gate", "refresh", "--spec", refreshDocument, "--json")
 	if exited := (*ExecError)(nil); errors.As(err, &exited) {
-		return done, refused(exited)
+		if exited.Status == exit.Failed && spec.Decode(bytes.NewReader(out), &done) == nil && done.Unended != "" {
+			return done, nil
+		}
+		return spec.Refreshed{}, refused(exited)
 	}
 	if err != nil {
 		return done, e.unlessTakenDown(ctx, g.ID, fmt.Errorf("gate: %w", err))

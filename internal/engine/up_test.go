@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -13,6 +14,8 @@ import (
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/pkg/stdcopy"
 
+	"github.com/corral-sandbox/corral/internal/exit"
+	"github.com/corral-sandbox/corral/internal/plan"
 	"github.com/corral-sandbox/corral/internal/render"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
@@ -102,6 +105,61 @@ func TestGateWrong(t *testing.T) {
 	f := &gateEngine{state: "running", deaf: 9}
 	if _, why, err := answered(t, f.answer).GateWrong(ctx, Member{ID: "g", State: "running"}); why != "" || !errors.Is(err, context.Canceled) {
 		t.Errorf("interrupted: %q %v", why, err)
+	}
+}
+
+// A gate that could not end what it should have says so and exits with 1: that is
+// no refresh that it did not do.
+func TestRefreshThatEndedNotAll(t *testing.T) {
+	told := spec.Encode(spec.Refreshed{Version: spec.Version, Removed: []string{"44.10.0.11:443"}, Unended: "no answer"})
+	for _, c := range []struct {
+		name     string
+		out      []byte
+		status   int
+		said     string
+		unended  string
+		wrong    string // of the error, none if there is none
+		exitWith int
+	}{
+		{"well", spec.Encode(spec.Refreshed{Version: spec.Version}), 0, "", "", "", 0},
+		{"not ended", told, exit.Failed, "corral-gate: connections go on\n", "no answer", "", 0},
+		{"failed", nil, exit.Failed, "corral-gate: no such name\n  hint: spell it\n", "", "no such name", exit.Failed},
+		{"failed after a document", spec.Encode(spec.Refreshed{Version: spec.Version}), exit.Failed, "corral-gate: no such name\n", "", "no such name", exit.Failed},
+		{"refused", told, exit.Invalid, "corral-gate: class\n", "", "class", exit.Invalid},
+		{"killed", told, 137, "", "", "it ended with status 137", exit.Failed},
+		{"nonsense", []byte("nonsense"), exit.Failed, "", "", "it ended with status 1", exit.Failed},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			e := answered(t, func(w http.ResponseWriter, r *http.Request, path string) {
+				say := func(status int, v any) {
+					w.Header().Set("Content-Type", "application/json")
+					w.WriteHeader(status)
+					json.NewEncoder(w).Encode(v)
+				}
+				switch words := strings.Split(strings.TrimPrefix(path, "/"), "/"); {
+				case words[2] == "archive":
+					io.Copy(io.Discard, r.Body)
+				case words[2] == "exec":
+					say(http.StatusCreated, map[string]string{"Id": "x"})
+				case words[2] == "start":
+					conn, _, err := upgraded(w, r)
+					if err != nil {
+						return
+					}
+					defer conn.Close()
+					stdcopy.NewStdWriter(conn, stdcopy.Stdout).Write(c.out)
+					stdcopy.NewStdWriter(conn, stdcopy.Stderr).Write([]byte(c.said))
+				default:
+					say(http.StatusOK, map[string]any{"Running": false, "ExitCode": c.status})
+				}
+			})
+			done, err := e.Refresh(t.Context(), &Gate{ID: "g", Plan: &plan.Plan{Gates: []plan.Gate{{Name: "gate"}}}})
+			var exited *exit.Error
+			if (err != nil) != (c.wrong != "") || err != nil && (!strings.Contains(err.Error(), c.wrong) || !errors.As(err, &exited) || exited.Status != c.exitWith) || done.Unended != c.unended {
+				t.Errorf("%+v, %v", done, err)
+			}
+		})
 	}
 }
 

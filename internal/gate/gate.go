@@ -142,15 +142,15 @@ func refresh(ctx context.Context, stdout io.Writer, file string, asJSON bool) er
 	if err != nil {
 		return err
 	}
-	if asJSON {
-		_, err := stdout.Write(answer)
-		return err
-	}
 	var r spec.Refreshed
 	if err := json.Unmarshal(answer, &r); err != nil {
 		return err
 	}
-	if _, err := io.WriteString(stdout, refreshedText(r)); err != nil {
+	text := string(answer)
+	if !asJSON {
+		text = refreshedText(r)
+	}
+	if _, err := io.WriteString(stdout, text); err != nil {
 		return err
 	}
 	if r.Unended != "" {

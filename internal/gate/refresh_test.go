@@ -418,6 +418,9 @@ func TestWhatCouldNotBeEnded(t *testing.T) {
 		!strings.Contains(out, "connections to what is granted no longer go on: ") || !strings.Contains(out, "the new policy is in force") {
 		t.Errorf("%v: %s", err, out)
 	}
+	if out, err := s.exec("corral-gate", "refresh", "--json"); !errors.As(err, &exited) || exited.ExitCode() != 1 || !strings.Contains(out, `"unended":`) || !strings.Contains(out, "no longer go on: ") {
+		t.Errorf("as JSON: %v: %s", err, out)
+	}
 	if out, err := p.agent(t.Context(), "connect", to.String()); err == nil {
 		t.Errorf("it can be reached anew: %s", out)
 	}
