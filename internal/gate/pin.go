@@ -204,6 +204,25 @@ func thin(g spec.Gate, pins []spec.Pin, now time.Time) []spec.Pin {
 	return pins
 }
 
+// maxFadingInUse bounds what a name keeps even if all of it is in use: its name
+// server and an agent together could make it grow as long as the gate runs. A pool
+// that rotates has a hundred addresses or two, and each refresh goes through all.
+const maxFadingInUse = 1024
+
+// crop lets go of the longest gone beyond maxFadingInUse, whatever uses them, and
+// says of which names.
+func crop(pins []spec.Pin) (cropped []spec.Pin, crowded []string) {
+	cropped = slices.Clone(pins)
+	for i, p := range pins {
+		if n := len(p.Fading) - maxFadingInUse; n > 0 {
+			cropped[i].Fading = p.Fading[n:]
+			crowded = append(crowded, fmt.Sprintf("%s (%s) had more than %d addresses before that are in use still: the %d longest gone leave, and what uses them ends",
+				p.Domain, p.Origin, maxFadingInUse, n))
+		}
+	}
+	return cropped, crowded
+}
+
 // grace is how long what a pin's name no longer has stays pinned at least.
 func grace(g spec.Gate, p spec.Pin) time.Duration {
 	d := spec.DefaultPinGrace

@@ -135,12 +135,13 @@ func (g *gate) renew(ctx context.Context, doc spec.Gate, names []string, file st
 	if err != nil {
 		return spec.Refreshed{}, unpinnable(doc, results, err)
 	}
+	var crowded []string
 	if slices.ContainsFunc(next.pins, func(p spec.Pin) bool { return len(p.Fading) > maxFading }) {
 		counted, err := g.countFlows(ctx, next.pins)
 		if err != nil {
 			g.sayf("refresh: warning: %v", err) // as counted before: the limit holds all the same
 		}
-		next.pins = thin(doc, counted, time.Time{}) // retire does the rest
+		next.pins, crowded = crop(thin(doc, counted, time.Time{})) // retire does the rest
 	}
 	had, has := sets(before.pins), sets(next.pins)
 	added, removed := gone(has, had), gone(had, has)
@@ -165,6 +166,9 @@ func (g *gate) renew(ctx context.Context, doc spec.Gate, names []string, file st
 		}
 	}
 	g.tellChanges(doc, before, next)
+	for _, c := range crowded {
+		g.sayf("refresh: warning: %s", c)
+	}
 	g.notice(before.pins, next.pins)
 	g.tellSilent(ctx, doc, before.pins, next.pins)
 	return r, nil
@@ -401,37 +405,44 @@ func discard(file string, doc spec.Gate) {
 
 // tellChanges prints a line for each change, as many as are worth it.
 func (g *gate) tellChanges(doc spec.Gate, before, next outcome) {
-	lines := changes(doc, before, next)
-	for _, l := range lines[:min(len(lines), changesShown)] {
+	lines, more := changes(doc, before, next)
+	for _, l := range lines {
 		g.sayf("refresh: %s", l)
 	}
-	if n := len(lines) - changesShown; n > 0 {
-		g.sayf("refresh: and %d changes more", n)
+	if more > 0 {
+		g.sayf("refresh: and %d changes more", more)
 	}
 }
 
-func changes(doc spec.Gate, before, next outcome) []string {
-	var lines []string
-	say := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
-	same := func(p spec.Pin) func(spec.Pin) bool { return func(o spec.Pin) bool { return o.Domain == p.Domain } }
+// changes are the first changesShown lines on what differs, and how many there are
+// beside them. It costs no more than what there is to compare.
+func changes(doc spec.Gate, before, next outcome) (lines []string, more int) {
+	say := func(format string, args ...any) {
+		if len(lines) == changesShown {
+			more++
+			return
+		}
+		lines = append(lines, fmt.Sprintf(format, args...))
+	}
+	were, are := byDomain(before.pins), byDomain(next.pins)
 	for _, p := range next.pins {
 		var old spec.Pin
-		if i := slices.IndexFunc(before.pins, same(p)); i >= 0 {
-			old = before.pins[i]
+		if o := were[p.Domain]; len(o) > 0 {
+			old = o[0]
 		}
-		had := addresses(old)
+		had, has := holdings(old), holdings(p)
 		for _, a := range p.Addrs {
-			if !slices.Contains(had, a) {
+			if _, known := had[a]; !known {
 				say("pinned %s %s, ports %s, for %v (%s)", p.Domain, a, portsText(p.Ports, p.AnyPort), p.TTL, p.Origin)
 			}
 		}
 		for _, f := range p.Fading {
-			if slices.Contains(old.Addrs, f.Addr) {
+			if had[f.Addr] {
 				say("%s no longer has %s, which stays pinned for %v at least, and while it is in use (%s)", p.Domain, f.Addr, grace(doc, p), p.Origin)
 			}
 		}
-		for _, a := range had {
-			if !slices.Contains(addresses(p), a) {
+		for _, a := range addresses(old) {
+			if _, known := has[a]; !known {
 				say("removed %s %s (%s)", p.Domain, a, p.Origin)
 			}
 		}
@@ -440,15 +451,13 @@ func changes(doc spec.Gate, before, next outcome) []string {
 		}
 	}
 	for _, p := range before.pins {
-		i := slices.IndexFunc(next.pins, same(p))
+		now := are[p.Domain]
 		switch {
-		case i < 0:
+		case len(now) == 0:
 			say("removed %s and its %d addresses", p.Domain, len(addresses(p)))
-		case !slices.ContainsFunc(next.pins, func(n spec.Pin) bool {
-			return n.Domain == p.Domain && n.AnyPort == p.AnyPort && slices.Equal(n.Ports, p.Ports)
-		}):
+		case !slices.ContainsFunc(now, func(n spec.Pin) bool { return n.AnyPort == p.AnyPort && slices.Equal(n.Ports, p.Ports) }):
 			say("%s had ports %s, and has ports %s (%s)", p.Domain, portsText(p.Ports, p.AnyPort),
-				portsText(next.pins[i].Ports, next.pins[i].AnyPort), next.pins[i].Origin)
+				portsText(now[0].Ports, now[0].AnyPort), now[0].Origin)
 		}
 	}
 	for _, u := range next.unpinned {
@@ -456,7 +465,29 @@ func changes(doc spec.Gate, before, next outcome) []string {
 			say("warning: %s (%s) stays closed: %s", u.Domain, u.Origin, u.Reason)
 		}
 	}
-	return lines
+	return lines, more
+}
+
+// byDomain has the pins of each name, in their order.
+func byDomain(pins []spec.Pin) map[string][]spec.Pin {
+	all := make(map[string][]spec.Pin, len(pins))
+	for _, p := range pins {
+		all[p.Domain] = append(all[p.Domain], p)
+	}
+	return all
+}
+
+// holdings are the addresses of a pin, to look them up in: true for those that the
+// name has, false for those that fade.
+func holdings(p spec.Pin) map[netip.Addr]bool {
+	all := make(map[netip.Addr]bool, len(p.Addrs)+len(p.Fading))
+	for _, f := range p.Fading {
+		all[f.Addr] = false
+	}
+	for _, a := range p.Addrs {
+		all[a] = true
+	}
+	return all
 }
 
 // tellSilent warns of names that are new, have to be alive and accept nothing.

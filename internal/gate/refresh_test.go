@@ -870,6 +870,61 @@ func TestGrace(t *testing.T) {
 	}
 }
 
+// A name server and an agent together cannot make a name keep more and more: beyond a
+// limit the longest gone leave, whatever uses them, and a line says so.
+func TestFadingInUseHasAnEnd(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	run(t, "ip", "-n", p.world, "route", "add", "local", "44.12.0.0/16", "dev", "lo")
+	p.echo(echoPort)
+	const each, most = 64, 1024
+	answer := func(i int) (all []string) {
+		for j := range each {
+			all = append(all, fmt.Sprintf("44.12.%d.%d", i, j+1))
+		}
+		return all
+	}
+	p.at("many.allowed.test", answer(0)...)
+	s := p.start(document(named("many.allowed.test", echoPort))).ready()
+	var fds []int
+	defer func() {
+		for _, fd := range fds {
+			unix.Close(fd)
+		}
+	}()
+	const rounds = most/each + 2
+	for i := 1; i <= rounds; i++ {
+		p.must(p.gate, func() error {
+			for _, a := range answer(i - 1) {
+				fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+				if err != nil {
+					return err
+				}
+				fds = append(fds, fd)
+				if err := unix.Connect(fd, &unix.SockaddrInet4{Port: echoPort, Addr: netip.MustParseAddr(a).As4()}); err != nil {
+					return fmt.Errorf("%s: %w", a, err)
+				}
+			}
+			return nil
+		})
+		p.at("many.allowed.test", answer(i)...)
+		r, err := s.again()
+		if err != nil || len(r.Pins) != 1 || len(r.Pins[0].Fading) != min(i*each, most) || len(r.Added) != each || len(r.Removed) != max(0, min(each, i*each-most)) || r.Ended != len(r.Removed) {
+			t.Fatalf("refresh %d: %d fading, %d added, %d removed, %d ended, %v", i, len(r.Pins[0].Fading), len(r.Added), len(r.Removed), r.Ended, err)
+		}
+	}
+	s.saw("refresh: warning: many.allowed.test (corral.yaml:7) had more than 1024 addresses before that are in use still: the 64 longest gone leave")
+	for i, fd := range fds {
+		within := time.Millisecond
+		if i < 2*each {
+			within = endsWithin
+		}
+		if got := over(fd, within); got != (i < 2*each) {
+			t.Fatalf("connection %d: over %v", i, got)
+		}
+	}
+}
+
 // R133, R029: a name on one port that is none of the web's; and another name on the
 // same address and port, which is told, and can be reached as well.
 func TestOtherPortsAndSharedAddresses(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/corral-sandbox/corral/internal/netfilter"
 	"github.com/corral-sandbox/corral/internal/netguard"
+	"github.com/corral-sandbox/corral/internal/resolve"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
 
@@ -430,13 +431,78 @@ func TestSchedule(t *testing.T) {
 }
 
 // What a refresh prints and answers is bounded, and has a line for each kind of change.
+// A name server that answers with other addresses each time, and connections to each of
+// them, make what there is to compare long; the comparison does not grow faster.
+func TestManyChanges(t *testing.T) {
+	for _, n := range []int{1, 1000, 10000} {
+		before, next := crowd(n)
+		lines, more := changes(document, before, next)
+		if want := n + 2*resolve.MaxRecords; len(lines) != min(want, changesShown) || len(lines)+more != want {
+			t.Errorf("%d fading: %d lines and %d more, %d together", n, len(lines), more, want)
+		}
+		// What is looked up in is made once a pin, not once an address.
+		if made := testing.AllocsPerRun(1, func() { changes(document, before, next) }); made > float64(1000+4*n) {
+			t.Errorf("%d fading: %v allocations", n, made)
+		}
+	}
+}
+
+// crowd is a name whose answer has changed as a whole, with n addresses that faded and
+// have left.
+func crowd(n int) (before, next outcome) {
+	at := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{44, 12, byte(i >> 8), byte(i)}) }
+	old, now := pinOf(noon, nil), pinOf(noon, nil)
+	for i := range resolve.MaxRecords {
+		old.Addrs = append(old.Addrs, at(i))
+		now.Addrs = append(now.Addrs, at(resolve.MaxRecords+i))
+		now.Fading = append(now.Fading, spec.Fading{Addr: at(i), Ports: now.Ports, Flows: 1})
+	}
+	for i := range n {
+		old.Fading = append(old.Fading, spec.Fading{Addr: at(2*resolve.MaxRecords + i), Ports: old.Ports, Flows: 1})
+	}
+	return outcome{pins: []spec.Pin{old}}, outcome{pins: []spec.Pin{now}}
+}
+
+func BenchmarkChanges(b *testing.B) {
+	for _, n := range []int{1000, 10000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			before, next := crowd(n)
+			for b.Loop() {
+				changes(document, before, next)
+			}
+		})
+	}
+}
+
+// What fades has an end, even if all of it is in use.
+func TestCrop(t *testing.T) {
+	same := func(a, b spec.Fading) bool { return a.Addr == b.Addr }
+	at := func(i int) spec.Fading {
+		return spec.Fading{Addr: netip.AddrFrom4([4]byte{44, 12, byte(i >> 8), byte(i)}), Since: noon.Add(time.Duration(i)), Flows: 1}
+	}
+	for _, over := range []int{-1, 0, 1, 64} {
+		var fading []spec.Fading
+		for i := range maxFadingInUse + over {
+			fading = append(fading, at(i))
+		}
+		pins, crowded := crop([]spec.Pin{pinOf(noon, fading, "44.10.0.10"), pinOf(noon, nil, "44.10.0.11")})
+		left := max(0, over)
+		want := fmt.Sprintf("a.test (corral.yaml:7) had more than %d addresses before that are in use still: the %d longest gone leave", maxFadingInUse, over)
+		if len(pins) != 2 || len(pins[0].Fading) != len(fading)-left || !slices.EqualFunc(pins[0].Fading, fading[left:], same) || len(pins[1].Fading) != 0 ||
+			len(crowded) != min(1, left) || left > 0 && !strings.HasPrefix(crowded[0], want) {
+			t.Errorf("%d over: %d kept, %q", over, len(pins[0].Fading), crowded)
+		}
+	}
+}
+
 func TestChanges(t *testing.T) {
 	before := outcome{pins: []spec.Pin{pinOf(noon, []spec.Fading{{Addr: addr("44.10.0.13"), Ports: []uint16{443}}}, "44.10.0.10", "44.10.0.11"),
 		{Domain: "gone.test", Addrs: addrs("44.10.0.20"), Ports: []uint16{443}}}}
 	after := pinOf(noon, []spec.Fading{{Addr: addr("44.10.0.11")}}, "44.10.0.10", "44.10.0.12")
 	after.Ports, after.Failed = []uint16{22}, "no answer"
 	next := outcome{pins: []spec.Pin{after}, unpinned: []spec.Unpinned{{Domain: "soft.test", Reason: "no such name", Origin: "profile x"}}}
-	got := strings.Join(changes(spec.Gate{PinGrace: time.Hour}, before, next), "\n")
+	lines, more := changes(spec.Gate{PinGrace: time.Hour}, before, next)
+	got := strings.Join(lines, "\n")
 	want := strings.Join([]string{
 		"pinned a.test 44.10.0.12, ports 22, for 1m0s (corral.yaml:7)",
 		"a.test no longer has 44.10.0.11, which stays pinned for 1h0m0s at least, and while it is in use (corral.yaml:7)",
@@ -446,11 +512,11 @@ func TestChanges(t *testing.T) {
 		"removed gone.test and its 1 addresses",
 		"warning: soft.test (profile x) stays closed: no such name",
 	}, "\n")
-	if got != want {
-		t.Errorf("got:\n%s", got)
+	if got != want || more != 0 {
+		t.Errorf("%d more, got:\n%s", more, got)
 	}
-	if same := changes(spec.Gate{}, before, before); len(same) != 0 {
-		t.Errorf("nothing changed: %q", same)
+	if same, more := changes(spec.Gate{}, before, before); len(same) != 0 || more != 0 {
+		t.Errorf("nothing changed: %q and %d", same, more)
 	}
 	had, has := sets(before.pins), sets(next.pins)
 	if got := gone(had, has); !slices.Equal(got, []string{"44.10.0.10:443", "44.10.0.11:443", "44.10.0.13:443", "44.10.0.20:443"}) {
