@@ -205,8 +205,9 @@ const refreshDocument = spec.GateFile + ".new"
 
 // Refresh gives the gate g.ID the document of g's plan and lets it resolve its
 // names anew, in place. If that fails the gate goes on by the document that it
-// had: a document that it does not take is an exit.Invalid. What could not be
-// ended is no error: the new document is in force.
+// had, without what the new one takes away, and says so: a document that it does
+// not take is an exit.Invalid and changes nothing. What could not be ended is no
+// error: the new document is in force.
 func (e *Engine) Refresh(ctx context.Context, g *Gate) (spec.Refreshed, error) {
 	var done spec.Refreshed
 	told := render.Tree{strings.TrimPrefix(refreshDocument, "/"): g.Tree[render.GateSpec(g.Plan.Gates[0].Name)]}
@@ -249,6 +250,6 @@ func refused(exited *ExecError) error {
 	if len(reasons) == 0 {
 		reasons = []string{fmt.Sprintf("it ended with status %d", exited.Status)}
 	}
-	err.Err = errors.New("the gate goes on as before: " + strings.Join(reasons, "\n  "))
+	err.Err = errors.New("the gate did not take it: " + strings.Join(reasons, "\n  "))
 	return err
 }

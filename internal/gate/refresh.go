@@ -55,15 +55,16 @@ func fixed(a, b spec.Gate) []string {
 
 const stays = "what was in force stays in force"
 
-// refresh resolves all names of a document and goes by it from then on. One that
+// refresh resolves all names of a document and goes by it from then on. What it takes
+// away is gone before anything is looked up, whatever becomes of the rest. One that
 // cannot be read, or that asks for more than a refresh can do, changes nothing.
 func (g *gate) refresh(ctx context.Context, path string) (spec.Refreshed, error) {
-	if err := g.takeTurn(ctx); err != nil {
+	if err := g.takeTurnFirst(ctx); err != nil {
 		return spec.Refreshed{}, err
 	}
 	defer g.endTurn()
 	g.mu.Lock()
-	was, state := g.spec, g.state
+	was, pins, state := g.spec, g.pins, g.state
 	g.mu.Unlock()
 	if state != spec.GateReady {
 		return spec.Refreshed{}, exit.Failedf("try again once it says that it is ready", "the gate is not ready")
@@ -80,16 +81,114 @@ func (g *gate) refresh(ctx context.Context, path string) (spec.Refreshed, error)
 	if path == spec.GateFile {
 		file = ""
 	}
+	so := stays
+	var first spec.Refreshed
+	if common, less := narrowed(was, doc, pins); less && len(doc.Names) > 0 {
+		common.Never = slices.DeleteFunc(common.Never, func(p netip.Prefix) bool { return slices.Contains(g.own, p) }) // the file's own
+		if first, err = g.renew(ctx, common, nil, file); err != nil {
+			return first, unrefreshed(err, stays)
+		}
+		so = goneAlready(first)
+		g.sayf("refresh: %s", so)
+	}
 	r, err := g.renew(ctx, doc, domains(doc), file)
-	if lost := (*lostError)(nil); errors.As(err, &lost) {
-		return r, exit.Failedf("the gate closes everything and ends", "%w", err)
-	}
 	if err != nil {
-		return r, hinted(err, stays)
+		return r, unrefreshed(err, so)
 	}
+	r.Added, r.Removed = gone(sets(r.Pins), sets(pins)), gone(sets(pins), sets(r.Pins))
+	r.Ended += first.Ended
 	settle()
 	g.sayf("refresh: %d names: %d destinations added, %d removed, %d connections ended", len(domains(doc)), len(r.Added), len(r.Removed), r.Ended)
 	return r, nil
+}
+
+// goneAlready is what is in force between the two steps of a refresh.
+func goneAlready(first spec.Refreshed) string {
+	words := fmt.Sprintf("what the document takes away is gone (%d destinations, %d connections ended), what it grants anew is not in force", len(first.Removed), first.Ended)
+	if first.Unended != "" {
+		words += "; connections to what is granted no longer go on, and are tried to be ended again: " + first.Unended
+	}
+	return words
+}
+
+// unrefreshed is the failure of a refresh, with what is in force now.
+func unrefreshed(err error, so string) error {
+	if lost := (*lostError)(nil); errors.As(err, &lost) {
+		return exit.Failedf("the gate closes everything and ends", "%w", err)
+	}
+	return hinted(err, so)
+}
+
+// narrowed is the document in force as far as another one grants the same, and
+// whether that is less. A name that has to be pinned and that none of its addresses is
+// left of is in it no more, since no lookup is made for it. Pure.
+func narrowed(was, doc spec.Gate, pins []spec.Pin) (common spec.Gate, less bool) {
+	common = was
+	common.Policy = spec.PartOf + doc.Policy
+	common.Never = slices.Clone(was.Never)
+	for _, p := range doc.Never {
+		if slices.Contains(common.Never, p) {
+			continue
+		}
+		common.Never = append(common.Never, p)
+		less = less || slices.ContainsFunc(pins, func(pin spec.Pin) bool { return slices.ContainsFunc(addresses(pin), p.Contains) })
+	}
+	other := map[string][]spec.Name{}
+	for _, n := range doc.Names {
+		other[n.Domain] = append(other[n.Domain], n)
+	}
+	common.Names = nil
+	for _, n := range was.Names {
+		both := inBoth(n, other[n.Domain])
+		less = less || len(both) != 1 || !reflect.DeepEqual(both[0], n)
+		common.Names = append(common.Names, both...)
+	}
+	never := never(common)
+	common.Names = slices.DeleteFunc(common.Names, func(n spec.Name) bool {
+		old, _ := lately(pins, n, never)
+		return !n.Soft && len(old.Addrs) == 0
+	})
+	return common, less
+}
+
+// inBoth is what a name is granted by n and by one of others too: n itself if that is
+// all of it.
+func inBoth(n spec.Name, others []spec.Name) []spec.Name {
+	var both []spec.Name
+	for _, o := range others {
+		c := n
+		switch {
+		case n.AnyPort && !o.AnyPort:
+			c.AnyPort, c.Ports = false, sorted(o.Ports)
+		case !n.AnyPort && !o.AnyPort:
+			c.Ports = slices.DeleteFunc(slices.Clone(n.Ports), func(p uint16) bool { return !slices.Contains(o.Ports, p) })
+		}
+		c.Private = overlap(n.Private, o.Private)
+		switch {
+		case reflect.DeepEqual(c, n):
+			return []spec.Name{n}
+		case c.AnyPort || len(c.Ports) > 0:
+			both = append(both, c)
+		}
+	}
+	return both
+}
+
+// overlap are the prefixes that are in one of a and in one of b.
+func overlap(a, b []netip.Prefix) []netip.Prefix {
+	var both []netip.Prefix
+	for _, p := range a {
+		if slices.ContainsFunc(b, func(q netip.Prefix) bool { return q.Bits() <= p.Bits() && q.Overlaps(p) }) {
+			both = append(both, p)
+			continue
+		}
+		for _, q := range b {
+			if q.Overlaps(p) {
+				both = append(both, q)
+			}
+		}
+	}
+	return both
 }
 
 // hinted puts words before an error's own hint.
@@ -114,6 +213,42 @@ func (g *gate) takeTurn(ctx context.Context) error {
 }
 
 func (g *gate) endTurn() { <-g.turn }
+
+// takeTurnFirst is takeTurn for who must not wait for somebody's name server: the
+// lookups of the refresh that has the turn are given up.
+func (g *gate) takeTurnFirst(ctx context.Context) error {
+	g.mu.Lock()
+	g.wanted++
+	if g.giveWay != nil {
+		g.giveWay(errAnother)
+	}
+	g.mu.Unlock()
+	defer func() {
+		g.mu.Lock()
+		g.wanted--
+		g.mu.Unlock()
+	}()
+	return g.takeTurn(ctx)
+}
+
+var errAnother = errors.New("another refresh was asked for meanwhile, and does it instead")
+
+// untilWanted is ctx until somebody calls takeTurnFirst or end is called.
+func (g *gate) untilWanted(ctx context.Context) (asking context.Context, end func()) {
+	asking, giveWay := context.WithCancelCause(ctx)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.giveWay = giveWay
+	if g.wanted > 0 {
+		giveWay(errAnother)
+	}
+	return asking, func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.giveWay = nil
+		giveWay(nil)
+	}
+}
 
 // renew resolves some names of a document and puts it in force: what is new is let
 // through before anything else changes, what is gone is let through until
@@ -149,7 +284,10 @@ func (g *gate) renew(ctx context.Context, doc spec.Gate, names []string, file st
 		return spec.Refreshed{}, err
 	}
 	g.mu.Lock()
-	g.spec, g.pins, g.unpinned, g.refreshed = doc, next.pins, next.unpinned, now
+	g.spec, g.pins, g.unpinned = doc, next.pins, next.unpinned
+	if len(names) > 0 || len(doc.Names) == 0 {
+		g.refreshed = now
+	}
 	g.unended = g.unended || len(removed) > 0 || !reflect.DeepEqual(was, doc)
 	unended := g.unended
 	g.mu.Unlock()
@@ -185,15 +323,15 @@ func (g *gate) lookUpAgain(ctx context.Context, was, doc spec.Gate, names []stri
 	failed := failpoint("refresh-open")
 	var results map[string]resolution
 	if failed == nil {
-		results = resolveNames(ctx, doc, names, g.lookUp)
+		asking, end := g.untilWanted(ctx)
+		results = resolveNames(asking, doc, names, g.lookUp)
+		failed = context.Cause(asking)
+		end()
 	}
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutTimeout)
 	defer cancel()
 	if err := g.putChains(last, was, serving); err != nil {
 		return nil, g.giveUp(fmt.Errorf("refresh: lookups cannot be closed again: %w", err))
-	}
-	if ctx.Err() != nil {
-		failed = context.Cause(ctx)
 	}
 	return results, failed
 }
@@ -600,7 +738,7 @@ func (g *gate) keepFresh(ctx context.Context, hangup <-chan os.Signal) error {
 		if !next.IsZero() {
 			ripe = time.After(time.Until(next))
 		}
-		do := g.refreshDue
+		hungUp := false
 		select {
 		case <-ctx.Done():
 			return nil
@@ -608,16 +746,22 @@ func (g *gate) keepFresh(ctx context.Context, hangup <-chan os.Signal) error {
 			continue
 		case <-ripe:
 		case <-hangup:
-			do = func(ctx context.Context) error {
-				_, err := g.refresh(ctx, spec.GateFile)
-				return err
-			}
+			hungUp = true
 		}
 		limited, cancel := context.WithTimeout(ctx, refreshTimeout)
-		err := do(limited)
+		so := stays
+		var err error
+		if hungUp {
+			_, err = g.refresh(limited, spec.GateFile)
+			if e := (*exit.Error)(nil); errors.As(err, &e) {
+				so = e.Hint
+			}
+		} else {
+			err = g.refreshDue(limited)
+		}
 		cancel()
-		if lost := (*lostError)(nil); err != nil && ctx.Err() == nil && !errors.As(err, &lost) {
-			g.sayf("refresh: failed, %s: %v", stays, err)
+		if lost := (*lostError)(nil); err != nil && ctx.Err() == nil && !errors.As(err, &lost) && !errors.Is(err, errAnother) {
+			g.sayf("refresh: failed: %v; %s", err, so)
 		}
 	}
 }

@@ -471,9 +471,9 @@ func TestConnectionsToAResolver(t *testing.T) {
 	}
 }
 
-// heldRefresh is a refresh that takes old.allowed.test, at originAddr, for
-// new.allowed.test, at origin2Addr, and stands still at a fail point until goOn is
-// closed. The error is what became of it.
+// heldRefresh is a refresh after which old.allowed.test is at canaryAddr in place of
+// originAddr and new.allowed.test is there, at origin2Addr. It stands still at a fail
+// point until goOn is closed. The error is what became of it.
 func (p *pair) heldRefresh(at string) (s *gateProc, goOn *os.File, ended <-chan error) {
 	p.t.Helper()
 	p.at("old.allowed.test", originAddr)
@@ -488,17 +488,11 @@ func (p *pair) heldRefresh(at string) (s *gateProc, goOn *os.File, ended <-chan 
 	}
 	p.t.Cleanup(func() { goOn.Close() })
 	s = p.start(document(named("old.allowed.test", echoPort)), "CORRAL_GATE_FAILPOINT="+at+":wait:"+fifo).ready()
-	s.put(otherFile, spec.Encode(document(named("new.allowed.test", echoPort))), 0o644)
-	done := make(chan error, 1)
-	go func() {
-		out, err := s.exec("corral-gate", "refresh", "--spec", otherFile)
-		if err != nil {
-			err = fmt.Errorf("%w: %s", err, out)
-		}
-		done <- err
-	}()
+	s.put(otherFile, spec.Encode(document(named("old.allowed.test", echoPort), named("new.allowed.test", echoPort))), 0o644)
+	p.at("old.allowed.test", canaryAddr)
+	ended = s.refreshing()
 	s.await("fail point " + at)
-	return s, goOn, done
+	return s, goOn, ended
 }
 
 // A worker that is there and does not take the new table is ended, and the refresh is
@@ -514,11 +508,11 @@ func TestSilentWorkerDuringARefresh(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-	if st := s.status(); st.State != spec.GateReady || st.WorkerRestarts != 1 || len(st.Pins) != 1 || st.Pins[0].Domain != "new.allowed.test" {
+	if st := s.status(); st.State != spec.GateReady || st.WorkerRestarts != 1 || len(st.Pins) != 2 {
 		t.Errorf("status %+v", st)
 	}
-	for name, want := range map[string]string{"old.allowed.test.": "NXDOMAIN", "new.allowed.test.": "NOERROR"} {
-		if out, _ := p.agent(t.Context(), "lookup", "127.0.0.1:53", name, "udp"); !strings.HasPrefix(out, want) {
+	for _, name := range []string{"old.allowed.test.", "new.allowed.test."} {
+		if out, _ := p.agent(t.Context(), "lookup", "127.0.0.1:53", name, "udp"); !strings.HasPrefix(out, "NOERROR") {
 			t.Errorf("%s: %s", name, out)
 		}
 	}
@@ -774,14 +768,23 @@ func TestWorkerDiesDuringARefresh(t *testing.T) {
 // Whatever step a refresh fails at, what was before is in force, in every respect.
 func TestRefreshFailsAtEachStep(t *testing.T) {
 	t.Parallel()
-	for _, step := range []string{"open", "widen", "names", "keep", "narrow"} {
-		t.Run(step, func(t *testing.T) {
+	had, anew := named("api.allowed.test", echoPort), named("new.allowed.test", echoPort)
+	for _, tt := range []struct {
+		step  string
+		names []spec.Name
+	}{
+		{"open", []spec.Name{had, anew}}, {"widen", []spec.Name{had, anew}}, {"names", []spec.Name{had, anew}},
+		{"keep", []spec.Name{had, anew}}, {"narrow", []spec.Name{had, anew}},
+		{"names", []spec.Name{anew}}, {"keep", []spec.Name{anew}}, {"narrow", []spec.Name{anew}}, // while something is taken away
+	} {
+		step := tt.step
+		t.Run(fmt.Sprintf("%s of %d", step, len(tt.names)), func(t *testing.T) {
 			t.Parallel()
 			p := newPair(t)
 			p.echo(echoPort)
 			p.at("api.allowed.test", originAddr)
 			p.at("new.allowed.test", origin2Addr)
-			doc := document(named("api.allowed.test", echoPort))
+			doc := document(had)
 			s := p.start(doc, "CORRAL_GATE_FAILPOINT=refresh-"+step+":exit").ready()
 			before := s.status()
 			hosts, err := os.ReadFile(s.root("/etc/hosts"))
@@ -789,7 +792,7 @@ func TestRefreshFailsAtEachStep(t *testing.T) {
 				t.Fatal(err)
 			}
 			stream := p.background("hold", fmt.Sprintf("%s:%d", originAddr, echoPort), "busy")
-			s.put(otherFile, spec.Encode(document(named("new.allowed.test", echoPort))), 0o644)
+			s.put(otherFile, spec.Encode(document(tt.names...)), 0o644)
 			out, err := s.exec("corral-gate", "refresh", "--spec", otherFile)
 			if err == nil || !strings.Contains(out, "fail point refresh-"+step) {
 				t.Errorf("%v: %s", err, out)
@@ -798,7 +801,7 @@ func TestRefreshFailsAtEachStep(t *testing.T) {
 			if after.Applied != before.Applied || after.ReadBack != before.Applied || len(after.Pins) != 1 || after.Pins[0].Domain != "api.allowed.test" {
 				t.Errorf("status %+v", after)
 			}
-			if now, err := os.ReadFile(s.root("/etc/hosts")); err != nil || string(now) != string(hosts) {
+			if now, err := os.ReadFile(s.root("/etc/hosts")); err != nil || strings.TrimRight(string(now), "\n") != strings.TrimRight(string(hosts), "\n") {
 				t.Errorf("hosts: %s, %v", now, err)
 			}
 			if now, err := os.ReadFile(s.root(spec.GateFile)); err != nil || string(now) != string(spec.Encode(doc)) {
@@ -1045,16 +1048,164 @@ func TestOldAndNewTogether(t *testing.T) {
 	p := newPair(t)
 	p.echo(echoPort)
 	_, goOn, ended := p.heldRefresh("refresh-names")
-	for _, a := range []string{originAddr, origin2Addr} {
-		if out, err := p.agent(t.Context(), "connect", fmt.Sprintf("%s:%d", a, echoPort)); err != nil {
-			t.Errorf("%s: %s", a, out)
+	reached := func() {
+		t.Helper()
+		for _, a := range []string{originAddr, origin2Addr, canaryAddr} {
+			if out, err := p.agent(t.Context(), "connect", fmt.Sprintf("%s:%d", a, echoPort)); err != nil {
+				t.Errorf("%s: %s", a, out)
+			}
 		}
 	}
+	reached()
 	goOn.Close()
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-	if out, err := p.agent(t.Context(), "connect", fmt.Sprintf("%s:%d", originAddr, echoPort)); err == nil {
-		t.Errorf("the old one: %s", out)
+	reached()
+}
+
+// refreshing has the gate go by otherFile meanwhile. What comes is why that failed.
+func (s *gateProc) refreshing() <-chan error {
+	ended := make(chan error, 1)
+	go func() {
+		out, err := s.exec("corral-gate", "refresh", "--spec", otherFile)
+		if err != nil {
+			err = fmt.Errorf("%w: %s", err, out)
+		}
+		ended <- err
+	}()
+	return ended
+}
+
+// R011: what is taken away waits for nobody's name server: its connections have ended
+// while a name that stays, or one that is new, is being looked up, and if that fails it
+// stays gone, also after the gate has been started again; nothing else has changed.
+func TestRemovalWaitsForNoLookup(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	p.echo(echoPort)
+	p.echo(8443)
+	pool := p.pool(2)
+	p.at("gone.allowed.test", pool[0])
+	p.at("kept.allowed.test", pool[1])
+	kept, less := named("kept.allowed.test", echoPort, 8443), named("kept.allowed.test", echoPort)
+	doc := document(kept, named("gone.allowed.test", echoPort))
+	doc.Policy = "old"
+	s := p.start(doc).ready()
+	to := func(a string, port int) netip.AddrPort { return netip.MustParseAddrPort(fmt.Sprintf("%s:%d", a, port)) }
+	gone := append(p.connections(to(pool[0], echoPort)), p.connections(to(pool[1], 8443))...)
+	stays := p.connections(to(pool[1], echoPort))
+
+	// A refresh is under way, whose lookup hangs.
+	asked, goOn := p.hang("kept.allowed.test")
+	t.Cleanup(goOn)
+	earlier := make(chan error, 1)
+	go func() {
+		_, err := s.again()
+		earlier <- err
+	}()
+	<-asked
+
+	doc = document(less, named("new.allowed.test", echoPort))
+	doc.Policy = "new"
+	s.put(otherFile, spec.Encode(doc), 0o644)
+	began := time.Now()
+	ended := s.refreshing()
+	for _, fd := range gone {
+		if !over(fd, endsWithin) {
+			t.Error("a connection to what was taken away goes on")
+		}
+	}
+	if took := time.Since(began); took > endsWithin {
+		t.Errorf("ended after %v", took)
+	}
+	if err := <-earlier; err == nil || !strings.Contains(err.Error(), "another refresh was asked for meanwhile") {
+		t.Errorf("the earlier refresh: %v", err)
+	}
+	partly := func(what string, st spec.GateStatus) {
+		t.Helper()
+		if st.Policy != spec.PartOf+"new" || st.Applied != st.ReadBack || st.Unended != "" || len(st.Pins) != 1 ||
+			!slices.Equal(st.Pins[0].Ports, less.Ports) || !slices.Equal(st.Pins[0].Addrs, []netip.Addr{netip.MustParseAddr(pool[1])}) {
+			t.Errorf("%s: %+v", what, st)
+		}
+	}
+	partly("while it is looked up", s.status())
+	select {
+	case err := <-ended:
+		t.Fatalf("the lookup did not hang: %v", err)
+	default:
+	}
+	goOn()
+	err := <-ended
+	var exited *exec.ExitError
+	if !errors.As(err, &exited) || exited.ExitCode() != 1 || !strings.Contains(err.Error(), "new.allowed.test (corral.yaml:7): no such name") ||
+		!strings.Contains(err.Error(), "what the document takes away is gone (2 destinations, 4 connections ended), what it grants anew is not in force") {
+		t.Errorf("%v", err)
+	}
+	partly("after the failure", s.status())
+	for _, fd := range stays {
+		if over(fd, time.Millisecond) {
+			t.Error("a connection to what stays has ended")
+		}
+	}
+	if out, _ := p.agent(t.Context(), "lookup", "127.0.0.1:53", "gone.allowed.test.", "udp"); !strings.HasPrefix(out, "NXDOMAIN") {
+		t.Errorf("lookup: %s", out)
+	}
+
+	// As the gate is when it is started again.
+	next, err := os.ReadFile(s.root(spec.GateFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.signal(syscall.SIGTERM)
+	s.exit()
+	s = p.startWith(next, "0644").ready()
+	partly("started again", s.status())
+	if out, err := p.agent(t.Context(), "connect", to(pool[0], echoPort).String()); err == nil {
+		t.Errorf("what was taken away: %s", out)
+	}
+
+	// And when all of it can be had.
+	p.at("new.allowed.test", originAddr)
+	r := s.refresh(doc)
+	if len(r.Pins) != 2 || len(r.Removed) != 0 || len(r.Added) != 1 || s.status().Policy != "new" {
+		t.Errorf("%+v", r)
+	}
+}
+
+// An address that may be pinned no longer leaves at once as well, and so does what a
+// name may no longer have of private networks; the name is looked up, and has others.
+func TestRefreshWithNewLimits(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	p.echo(echoPort)
+	run(t, "ip", "-n", p.world, "addr", "add", "10.77.0.1/32", "dev", "eth0")
+	pool := p.pool(2)
+	p.at("api.allowed.test", pool[0])
+	p.at("db.allowed.test", "10.77.0.1")
+	db := named("db.allowed.test", echoPort)
+	db.Private = prefixes("10.0.0.0/8")
+	s := p.start(document(named("api.allowed.test", echoPort), db)).ready()
+	never := p.connections(netip.MustParseAddrPort(fmt.Sprintf("%s:%d", pool[0], echoPort)))
+	private := p.connections(netip.MustParseAddrPort(fmt.Sprintf("10.77.0.1:%d", echoPort)))
+	db.Private = prefixes("10.0.0.0/16")
+	doc := document(named("api.allowed.test", echoPort), db)
+	doc.Never = append(doc.Never, prefixes(pool[0]+"/32")...)
+	s.put(otherFile, spec.Encode(doc), 0o644)
+	if err := <-s.refreshing(); err == nil || !strings.Contains(err.Error(), "is refused") || !strings.Contains(err.Error(), "what the document takes away is gone (2 destinations, 4 connections ended)") {
+		t.Errorf("%v", err)
+	}
+	for _, fd := range append(never, private...) {
+		if !over(fd, endsWithin) {
+			t.Error("a connection goes on")
+		}
+	}
+	if st := s.status(); len(st.Pins) != 0 || st.Applied != st.ReadBack {
+		t.Errorf("status %+v", st)
+	}
+	p.at("api.allowed.test", pool[1])
+	p.at("db.allowed.test", originAddr)
+	if r := s.refresh(doc); len(r.Pins) != 2 || len(r.Added) != 2 {
+		t.Errorf("%+v", r)
 	}
 }

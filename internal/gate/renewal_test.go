@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -471,6 +472,63 @@ func BenchmarkChanges(b *testing.B) {
 				changes(document, before, next)
 			}
 		})
+	}
+}
+
+// What is in force before anything is looked up grants nothing that only one of both
+// documents does, and all that both do.
+func TestNarrowed(t *testing.T) {
+	grant := func(domain string, private string, ports ...uint16) spec.Name {
+		n := spec.Name{Domain: domain, Ports: ports, AnyPort: len(ports) == 0, Origin: "corral.yaml:7"}
+		for _, p := range strings.Fields(private) {
+			n.Private = append(n.Private, netip.MustParsePrefix(p))
+		}
+		return n
+	}
+	pins := []spec.Pin{pinOf(noon, nil, "44.10.0.10", "10.1.0.1"), {Domain: "b.test", Addrs: addrs("44.10.0.11"), Ports: []uint16{443}}}
+	a, b := grant("a.test", "10.0.0.0/8", 443), grant("b.test", "", 443)
+	for what, tt := range map[string]struct {
+		was, doc []spec.Name
+		never    string
+		want     []spec.Name
+		same     bool
+	}{
+		"the same":             {was: []spec.Name{a, b}, doc: []spec.Name{b, a}, want: []spec.Name{a, b}, same: true},
+		"more names":           {was: []spec.Name{a}, doc: []spec.Name{a, b}, want: []spec.Name{a}, same: true},
+		"another origin":       {was: []spec.Name{a}, doc: []spec.Name{{Domain: "a.test", Ports: a.Ports, Private: a.Private, Soft: true}}, want: []spec.Name{a}, same: true},
+		"fewer names":          {was: []spec.Name{a, b}, doc: []spec.Name{b}, want: []spec.Name{b}},
+		"none":                 {was: []spec.Name{a, b}, want: nil},
+		"another":              {was: []spec.Name{a}, doc: []spec.Name{b}, want: nil},
+		"more ports":           {was: []spec.Name{a}, doc: []spec.Name{grant("a.test", "10.0.0.0/8", 80, 443)}, want: []spec.Name{a}, same: true},
+		"any port now":         {was: []spec.Name{a}, doc: []spec.Name{grant("a.test", "10.0.0.0/8")}, want: []spec.Name{a}, same: true},
+		"fewer ports":          {was: []spec.Name{grant("a.test", "", 80, 443)}, doc: []spec.Name{grant("a.test", "", 443)}, want: []spec.Name{grant("a.test", "", 443)}},
+		"other ports":          {was: []spec.Name{grant("a.test", "", 80)}, doc: []spec.Name{grant("a.test", "", 443)}, want: nil},
+		"no longer any port":   {was: []spec.Name{grant("a.test", "")}, doc: []spec.Name{grant("a.test", "", 443, 22)}, want: []spec.Name{grant("a.test", "", 22, 443)}},
+		"listed twice now":     {was: []spec.Name{grant("a.test", "", 80, 443)}, doc: []spec.Name{grant("a.test", "", 80), grant("a.test", "", 443)}, want: []spec.Name{grant("a.test", "", 80), grant("a.test", "", 443)}},
+		"wider private":        {was: []spec.Name{a}, doc: []spec.Name{grant("a.test", "10.0.0.0/7", 443)}, want: []spec.Name{a}, same: true},
+		"wider in two":         {was: []spec.Name{a}, doc: []spec.Name{grant("a.test", "10.1.0.0/16 10.0.0.0/8", 443)}, want: []spec.Name{a}, same: true},
+		"narrower private":     {was: []spec.Name{a}, doc: []spec.Name{grant("a.test", "10.1.0.0/16 172.16.0.0/12", 443)}, want: []spec.Name{grant("a.test", "10.1.0.0/16", 443)}},
+		"no private":           {was: []spec.Name{a}, doc: []spec.Name{grant("a.test", "", 443)}, want: []spec.Name{grant("a.test", "", 443)}},
+		"private by port":      {was: []spec.Name{grant("a.test", "10.0.0.0/8", 80, 443)}, doc: []spec.Name{grant("a.test", "10.0.0.0/8", 80), grant("a.test", "", 443)}, want: []spec.Name{grant("a.test", "10.0.0.0/8", 80), grant("a.test", "", 443)}},
+		"never, one of two":    {was: []spec.Name{a, b}, doc: []spec.Name{a, b}, never: "10.1.0.0/24", want: []spec.Name{a, b}},
+		"never, all of a name": {was: []spec.Name{a, b}, doc: []spec.Name{a, b}, never: "44.10.0.11/32", want: []spec.Name{a}},
+		"never, nobody's":      {was: []spec.Name{a, b}, doc: []spec.Name{a, b}, never: "192.168.0.0/16", want: []spec.Name{a, b}, same: true},
+	} {
+		was, doc := document, document
+		was.Names, was.Policy, doc.Names, doc.Policy = tt.was, "old", tt.doc, "new"
+		was.Never = []netip.Prefix{netip.MustParsePrefix("172.17.0.0/16")}
+		never := 1
+		if tt.never != "" {
+			doc.Never = []netip.Prefix{netip.MustParsePrefix(tt.never)}
+			never = 2
+		}
+		got, less := narrowed(was, doc, pins)
+		if !reflect.DeepEqual(got.Names, tt.want) && len(got.Names)+len(tt.want) > 0 || less == tt.same || len(got.Never) != never || got.Policy != "part of new" {
+			t.Errorf("%s: less %v, never %v, names %+v", what, less, got.Never, got.Names)
+		}
+		if len(was.Never) != 1 {
+			t.Errorf("%s: what is in force was written into", what)
+		}
 	}
 }
 

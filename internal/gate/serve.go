@@ -56,6 +56,8 @@ type gate struct {
 	unended   bool   // there may be connections to what is granted no longer
 	why       string // they could not be ended when that was last tried
 	lookAgain time.Time
+	wanted    int                     // who wait for the turn in takeTurnFirst
+	giveWay   context.CancelCauseFunc // ends the lookups of who has it; nil if there are none
 	due       map[string]due
 	refreshed time.Time
 	dated     chan struct{} // holds one token when due has changed

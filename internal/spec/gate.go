@@ -271,6 +271,9 @@ const (
 	GateReady    GateState = "ready"
 )
 
+// PartOf begins the Policy of what is in force between the two steps of a refresh.
+const PartOf = "part of "
+
 // GateStatus is a gate's answer to "how are you".
 type GateStatus struct {
 	Version int       `json:"version"`
@@ -282,7 +285,8 @@ type GateStatus struct {
 	NetNS   uint64 `json:"netns"`
 	Backend string `json:"backend"` // "nf_tables" or "legacy"
 	Class   Class  `json:"class"`
-	// Policy is that of the Gate document in force.
+	// Policy is that of the Gate document in force. After PartOf it is another one's,
+	// of which only what it takes away has come.
 	Policy string `json:"policy,omitempty"`
 
 	Pins     []Pin      `json:"pins"`
