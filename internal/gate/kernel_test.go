@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/corral-sandbox/corral/internal/spec"
 )
 
@@ -737,5 +739,57 @@ func TestServeElsewhereIsRefused(t *testing.T) {
 	}
 	if rules := run(t, "ip", "netns", "exec", p.gate, "iptables", "-w", "-S"); strings.Contains(rules, "DROP") {
 		t.Errorf("it closed the namespace:\n%s", rules)
+	}
+}
+
+// takePorts leaves the gate's namespace two local ports of a kind for who names none,
+// and takes both, until the test ends.
+func (p *pair) takePorts(kind int) {
+	p.t.Helper()
+	const first, last = 50000, 50001
+	run(p.t, "ip", "netns", "exec", p.gate, "sysctl", "-qw", fmt.Sprintf("net.ipv4.ip_local_port_range=%d %d", first, last))
+	p.must(p.gate, func() error {
+		for port := first; port <= last; port++ {
+			fd, err := unix.Socket(unix.AF_INET, kind, 0)
+			if err != nil {
+				return err
+			}
+			p.t.Cleanup(func() { unix.Close(fd) })
+			if err := unix.Bind(fd, &unix.SockaddrInet4{Port: port}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// A watchdog without a port to try from cannot tell: the gate closes, and does not say
+// that the rules are wrong.
+func TestEveryTCPPortIsTaken(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	p.zone("api.allowed.test", "A "+originAddr)
+	s := p.start(document(allowed("api.allowed.test"))).ready()
+	p.takePorts(unix.SOCK_STREAM)
+	said := s.await("re-check: cannot tell whether unlisted address ")
+	if !strings.Contains(said, "every local port is taken") {
+		t.Errorf("%s", said)
+	}
+	if code := s.exit(); code != 1 {
+		t.Errorf("status %d", code)
+	}
+	p.isClosed(t)
+}
+
+// Nor is a resolver late that was not asked.
+func TestEveryUDPPortIsTaken(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	p.zone("api.allowed.test", "A "+originAddr)
+	s := p.start(document(allowed("api.allowed.test"))).ready()
+	p.takePorts(unix.SOCK_DGRAM)
+	r, err := s.again()
+	if err != nil || len(r.Pins) != 1 || !strings.Contains(r.Pins[0].Failed, "the resolver cannot be reached: every local port to ask it from is taken (udp)") {
+		t.Errorf("%+v, %v", r, err)
 	}
 }

@@ -36,6 +36,9 @@ func (g *gate) watch(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
+			if errors.Is(err, errNoPort) {
+				return fmt.Errorf("re-check: %w", err)
+			}
 			return fmt.Errorf("re-check failed against existing rules: %w", err)
 		}
 		g.tidy(ctx)
@@ -155,6 +158,10 @@ func unlistedRefused(ctx context.Context, to netip.AddrPort) error {
 		return fmt.Errorf("unlisted address %s can be reached", to)
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENETUNREACH):
 		return nil
+	case errors.Is(err, syscall.EADDRNOTAVAIL): // nothing was sent, so nothing is wrong with the rules
+		return fmt.Errorf("cannot tell whether unlisted address %s is refused: %w (%w)", to, errNoPort, err)
 	}
 	return fmt.Errorf("unlisted address %s was not refused: %w", to, err)
 }
+
+var errNoPort = errors.New("every local port is taken")

@@ -283,6 +283,10 @@ func mixCase(name string) string {
 
 // broken is an exchange that got no answer at all.
 func broken(err error, network string) *Error {
+	// EAGAIN calls itself a timeout, and is none: no time has passed.
+	if errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.EADDRNOTAVAIL) {
+		return &Error{Kind: Unreachable, Detail: fmt.Sprintf("every local port to ask it from is taken (%s)", strings.TrimSuffix(network, "4"))}
+	}
 	var n net.Error
 	if errors.As(err, &n) && n.Timeout() || errors.Is(err, context.DeadlineExceeded) {
 		return &Error{Kind: Timeout, Detail: strings.TrimSuffix(network, "4")}
