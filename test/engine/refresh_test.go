@@ -2,6 +2,7 @@ package engine
 
 import (
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/miekg/dns"
@@ -95,6 +96,45 @@ func TestRefresh(t *testing.T) {
 		s.write("corral.yaml", fewer+more.key)
 		if r := s.corral("refresh", "--accept"); r.code != 2 || !strings.Contains(r.err, "differs from what is up: "+more.part) || !strings.Contains(r.err, "corral down") {
 			t.Errorf("%s: %v", more.part, r)
+		}
+	}
+}
+
+// What was taken away and goes on is no success of anybody's: not of a refresh, of
+// an up, or of a watch; and status is not well.
+func TestRefreshThatEndsNotAll(t *testing.T) {
+	t.Parallel()
+	both := strings.Replace(always("unended", forever), "allow: [", "allow: [{domain: goes.allowed.test, ports: [443]}, ", 1)
+	s := slowed(t, both)
+	s.env = append(s.env, "CORRAL_GATE_FAILPOINT=flows:wait:/never") // no connection can be listed
+	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
+	s.lab.DNS.Set("goes.allowed.test", lab.A("44.10.0.11"))
+	said := &lines{news: make(chan struct{}, 1)}
+	c, _ := s.begin(said, "up", "--watch")
+	mark := said.await(t, 0, "watching "+s.id)
+	s.write("corral.yaml", always("unended", forever))
+	docker(t, "kill", s.agent())
+	mark = said.await(t, mark, "removed  44.10.0.11:443")
+	mark = said.await(t, mark, "not ended: ")
+	said.await(t, mark, "corral: connections to what is not allowed any more go on: ")
+	if err := c.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Wait()
+	if code := c.ProcessState.ExitCode(); code != 1 || !strings.Contains(said.String(), "is not well: main: connections to what is not allowed any more go on") {
+		t.Errorf("the watch ended with %d: %s", code, said)
+	}
+	for _, c := range []struct {
+		args      []string
+		out, errs string
+	}{
+		{[]string{"refresh"}, "not ended: ", "go on: "},
+		{[]string{"refresh", "--json"}, `"unended": "`, "go on: "},
+		{[]string{"up"}, "", "go on: "},
+		{[]string{"status"}, "not ended  connections to what is not allowed any more go on", ""},
+	} {
+		if r := s.corral(c.args...); r.code != 1 || !strings.Contains(r.out, c.out) || !strings.Contains(r.err, c.errs) || strings.Contains(r.out+r.err, "nothing changed") || strings.Contains(r.err, "is up already") {
+			t.Errorf("corral %v: %v", c.args, r)
 		}
 	}
 }
