@@ -23,12 +23,12 @@ func (a *app) refresh() *cobra.Command {
 		Use:   "refresh",
 		Short: "Resolve the names anew, in place",
 		Long: `Gives the gate of the sandbox that is up the names of the policy as it is now, and
-resolves them. Nothing is restarted and at no moment is more open, or less, than
-the old names or the new ones grant. Connections to what is still allowed live
-on, those to what was taken away end. If a lookup fails the name keeps the
-addresses that it had. If connections could not be ended that is told, with exit
-1, though the new names are in force. Whatever else of the policy was changed is refused here:
-a refresh cannot change it.`,
+resolves them. Nothing is restarted, and at no moment is more open than the old
+names or the new ones grant. What was taken away is gone first, and connections
+to it end; those to what is still allowed live on. If a lookup fails the name
+keeps the addresses that it had. If connections could not be ended that is told,
+with exit 1, though the new names are in force. Whatever else of the policy was
+changed is refused here: a refresh cannot change it.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.with(c.Context(), func(p *project, e *engine.Engine) error {
