@@ -1,6 +1,7 @@
 package gate_test
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
 
 	"github.com/corral-sandbox/corral/internal/spec"
 )
@@ -146,6 +148,66 @@ func TestFloodIsBounded(t *testing.T) {
 	}
 	if n := len(p.sent("44.11.0.1")); n != 0 {
 		t.Errorf("%d packets left", n)
+	}
+}
+
+// An agent that floods from ports of a checker's costs it the proof for those, and not
+// for the others.
+func TestFloodFromProbePorts(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	p.zone("api.allowed.test", "A "+originAddr)
+	s := p.start(document(allowed("api.allowed.test"))).ready()
+	stop, full := make(chan struct{}), make(chan struct{})
+	var flood sync.WaitGroup
+	var sent atomic.Int64
+	for _, port := range []int{spec.ProbePortLast - 9, spec.ProbePortLast - 8} {
+		flood.Go(func() {
+			err := in(p.gate, func() error {
+				for {
+					select {
+					case <-stop:
+						return nil
+					default:
+					}
+					fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+					if err != nil {
+						return err
+					}
+					if err := unix.Bind(fd, &unix.SockaddrInet4{Port: port}); err != nil {
+						unix.Close(fd)
+						continue // the one before is not quite gone
+					}
+					err = unix.Connect(fd, &unix.SockaddrInet4{Port: 9, Addr: netip.MustParseAddr(canaryAddr).As4()})
+					unix.Close(fd)
+					if !errors.Is(err, unix.ECONNREFUSED) {
+						return fmt.Errorf("somebody answers: %v", err)
+					}
+					if sent.Add(1) == 4000 { // what all probes together may have on record, and more
+						close(full)
+					}
+				}
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	<-full
+	const probes = 50
+	mark := s.verdicts(0).Mark
+	p.probe(probes)
+	proven := map[uint16]bool{}
+	for _, v := range s.verdicts(mark).Verdicts {
+		if v.Outcome == spec.OutcomeRejected && v.Rule == "unlisted" && v.Addr == netip.MustParseAddr(canaryAddr) && v.Port == servicePort {
+			proven[v.Source] = true
+		}
+	}
+	close(stop)
+	flood.Wait()
+	t.Logf("beside %d packets", sent.Load())
+	if len(proven) != probes {
+		t.Errorf("%d of %d probes proven", len(proven), probes)
 	}
 }
 

@@ -47,13 +47,18 @@ const (
 	recordAllow = "allow" // a new allowed connection
 )
 
-// Limits of the records. Probes have their own, so that a flood of refused
-// packets hides none; they log a refusal at least as readily as the sight of a
-// packet, since one that was only seen counts as accepted.
+// Limits of the records. Probes have their own, for each of their ports, so that
+// neither a flood of refused packets nor one from some of those ports hides the
+// others: all hundred together make two hundred records a second. They log a refusal
+// at least as readily as the sight of a packet, since one that was only seen counts as
+// accepted. A table has room for all the ports, since a packet that finds none is
+// dropped; which is why other records, whose kinds an agent can multiply, have no
+// limit of this sort. A port is forgotten when it could send as many again.
 const (
-	limitSeen  = "-m limit --limit 200/sec --limit-burst 1000"
-	limitProbe = "-m limit --limit 400/sec --limit-burst 2000"
+	limitSeen  = "-m hashlimit --hashlimit-upto 2/sec --hashlimit-burst 10 --hashlimit-mode srcport --hashlimit-name corral-seen " + ofPorts
+	limitProbe = "-m hashlimit --hashlimit-upto 4/sec --hashlimit-burst 20 --hashlimit-mode srcport --hashlimit-name corral-probe " + ofPorts
 	limitAudit = "-m limit --limit 20/sec --limit-burst 100"
+	ofPorts    = "--hashlimit-htable-size 128 --hashlimit-htable-max 128 --hashlimit-htable-expire 10000"
 )
 
 const (

@@ -41,6 +41,8 @@ var kinds = []kind{
 	{spec.TrialConntrack, onlyV4, "-m conntrack --ctstate RELATED", nil},
 	{spec.TrialAddrtype, both, "-o lo -m addrtype --dst-type LOCAL", nil},
 	{spec.TrialLimit, both, "-m limit --limit 20/sec --limit-burst 100", nil},
+	{spec.TrialHashlimit, both, "-p tcp -m tcp --sport 61000:61099 -m hashlimit --hashlimit-upto 2/sec --hashlimit-burst 10 --hashlimit-mode srcport --hashlimit-name " + trial +
+		" --hashlimit-htable-size 128 --hashlimit-htable-max 128 --hashlimit-htable-expire 10000", nil},
 	{spec.TrialNFLOG, both, "", map[Family]string{IPv4: "NFLOG --nflog-prefix corral-trial --nflog-group 61", IPv6: "NFLOG --nflog-prefix corral-trial --nflog-group 61"}},
 	{spec.TrialReject, both, "", map[Family]string{IPv4: "REJECT --reject-with icmp-admin-prohibited", IPv6: "REJECT --reject-with icmp6-adm-prohibited"}},
 	{spec.TrialReset, both, "-p tcp", map[Family]string{IPv4: "REJECT --reject-with tcp-reset", IPv6: "REJECT --reject-with tcp-reset"}},

@@ -22,6 +22,7 @@ const (
 	TrialConntrack     = "conntrack-match"
 	TrialAddrtype      = "addrtype-match"
 	TrialLimit         = "limit-match"
+	TrialHashlimit     = "hashlimit-match"
 	TrialNFLOG         = "nflog-target"
 	TrialNFLOGSocket   = "nflog-socket"
 	TrialReject        = "reject-target"
@@ -51,6 +52,7 @@ var TrialFeatures = []TrialFeature{
 	{TrialConntrack, []string{"nf_conntrack", "xt_conntrack"}, []string{"CONFIG_NF_CONNTRACK", "CONFIG_NETFILTER_XT_MATCH_CONNTRACK"}},
 	{TrialAddrtype, []string{"xt_addrtype"}, []string{"CONFIG_NETFILTER_XT_MATCH_ADDRTYPE"}},
 	{TrialLimit, []string{"xt_limit", "nft_limit"}, []string{"CONFIG_NETFILTER_XT_MATCH_LIMIT", "CONFIG_NFT_LIMIT"}},
+	{TrialHashlimit, []string{"xt_hashlimit"}, []string{"CONFIG_NETFILTER_XT_MATCH_HASHLIMIT"}},
 	{TrialNFLOG, []string{"xt_NFLOG", "nft_log"}, []string{"CONFIG_NETFILTER_XT_TARGET_NFLOG", "CONFIG_NFT_LOG"}},
 	{TrialNFLOGSocket, []string{"nfnetlink_log"}, []string{"CONFIG_NETFILTER_NETLINK_LOG"}},
 	{TrialReject, []string{"ipt_REJECT", "ip6t_REJECT"}, []string{"CONFIG_IP_NF_TARGET_REJECT", "CONFIG_IP6_NF_TARGET_REJECT"}},
