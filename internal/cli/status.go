@@ -288,6 +288,9 @@ func gateRows(g spec.GateStatus) [][]string {
 	case len(denied) > 0:
 		denied = append(denied, []string{"", "corral traffic says which line would allow what"})
 	}
+	for _, u := range unrecorded(g.AllowedUnrecorded, g.DeniedUnrecorded) {
+		denied = append(denied, []string{"", u})
+	}
 	return append(rows, denied...)
 }
 

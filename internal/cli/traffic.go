@@ -60,6 +60,9 @@ type trafficReport struct {
 	AllowedMore uint64 `json:"allowed_more"`
 	DeniedMore  uint64 `json:"denied_more"`
 	RefusedMore uint64 `json:"refused_more"`
+	// What came too fast for a record each: where it went may be in no row.
+	AllowedUnrecorded uint64 `json:"allowed_unrecorded"`
+	DeniedUnrecorded  uint64 `json:"denied_unrecorded"`
 	// Probed counts refused packets of corral verify's and of handovers.
 	Probed uint64 `json:"probed"`
 }
@@ -216,6 +219,7 @@ func (r *trafficReport) add(service string, s spec.GateStatus, in policy.Circums
 		row(decided{Verdict: spec.VerdictDenied, Proto: t.Proto, Name: t.Name, Addr: t.Addr, Port: t.Port, Rule: t.Rule}, t.Count, t.First, t.Last)
 	}
 	r.DeniedMore += s.DeniedMore
+	r.DeniedUnrecorded += s.DeniedUnrecorded
 	r.RefusedMore += s.RefusedMore
 	r.Probed += s.Probed
 	if w.denied {
@@ -229,6 +233,20 @@ func (r *trafficReport) add(service string, s spec.GateStatus, in policy.Circums
 		row(d, t.Count, t.First, t.Last)
 	}
 	r.AllowedMore += s.AllowedMore
+	r.AllowedUnrecorded += s.AllowedUnrecorded
+}
+
+// unrecorded says what of an account is known by number only.
+func unrecorded(allowed, denied uint64) (lines []string) {
+	for _, u := range []struct {
+		n    uint64
+		what string
+	}{{denied, "refused packets"}, {allowed, "connections"}} {
+		if u.n > 0 {
+			lines = append(lines, fmt.Sprintf("%d %s were not recorded: too many at a time, so where they went may be missing", u.n, u.what))
+		}
+	}
+	return lines
 }
 
 // Bounds of what traffic shows to people: an agent chooses what there is. JSON
@@ -277,6 +295,9 @@ func (r trafficReport) show(out io.Writer, now time.Time, several bool) error {
 		if more.n > 0 {
 			fmt.Fprintf(out, "%d %s: the gate keeps only so many apart\n", more.n, more.what)
 		}
+	}
+	for _, u := range unrecorded(r.AllowedUnrecorded, r.DeniedUnrecorded) {
+		fmt.Fprintln(out, u)
 	}
 	r.suggest(out)
 	return nil

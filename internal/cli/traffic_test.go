@@ -96,7 +96,7 @@ For these there is none:
 
 // However much there is, what is shown is bounded, and says what it leaves out.
 func TestTrafficIsBounded(t *testing.T) {
-	s := spec.GateStatus{RefusedMore: 1, AllowedMore: 2}
+	s := spec.GateStatus{RefusedMore: 1, AllowedMore: 2, AllowedUnrecorded: 3, DeniedUnrecorded: 4}
 	for i := range 500 {
 		s.RefusedNames = append(s.RefusedNames, spec.Refused{Name: fmt.Sprintf("x%d.example", i), Count: 1}, spec.Refused{Name: strings.Repeat("y", 200) + fmt.Sprint(i), Count: 1})
 		s.Allowed = append(s.Allowed, spec.Traffic{Proto: "tcp", Addr: netip.MustParseAddr("44.10.0.10"), Port: uint16(i + 1), Count: 1})
@@ -111,7 +111,7 @@ func TestTrafficIsBounded(t *testing.T) {
 	if n := strings.Count(text, "\n"); n > 2*mostTraffic+2*mostSuggestions+20 || len(text) > 20<<10 {
 		t.Errorf("%d lines, %d bytes", n, len(text))
 	}
-	for _, want := range []string{"main: x0.example", "and 1420 rows more (--json has them)", "1 lookups of other names", "2 connections to other", "more (--json has them)\n"} {
+	for _, want := range []string{"main: x0.example", "and 1420 rows more (--json has them)", "1 lookups of other names", "2 connections to other", "3 connections were not recorded: too many at a time", "4 refused packets were not recorded", "more (--json has them)\n"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}

@@ -211,6 +211,57 @@ func TestFloodFromProbePorts(t *testing.T) {
 	}
 }
 
+// What came too fast to be on record is counted: nobody reads an account as whole that
+// a flood kept a destination out of.
+func TestUnrecordedIsCounted(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	p.zone("api.allowed.test", "A "+originAddr)
+	p.zone("drop.allowed.test", "A "+origin2Addr)
+	s := p.start(document(allowed("api.allowed.test"), allowed("drop.allowed.test"))).ready()
+	if st := s.status(); st.AllowedUnrecorded != 0 || st.DeniedUnrecorded != 0 {
+		t.Errorf("%d and %d before", st.AllowedUnrecorded, st.DeniedUnrecorded)
+	}
+	const flood, few = 400, 3
+	try := func(n int, to string) {
+		p.must(p.gate, func() error {
+			for range n {
+				c, err := net.DialTimeout("tcp4", to, 3*time.Second)
+				if err == nil {
+					c.Close()
+				}
+				if granted := strings.HasSuffix(to, ":443"); granted != (err == nil) {
+					return fmt.Errorf("%s: %v", to, err)
+				}
+			}
+			return nil
+		})
+	}
+	try(flood, originAddr+":443")
+	try(few, origin2Addr+":443")
+	try(flood, originAddr+":9")
+	try(few, origin2Addr+":22")
+	st := s.status()
+	total := func(rows []spec.Traffic) (n uint64) {
+		for _, r := range rows {
+			if r.Proto == "tcp" {
+				n += r.Count
+			}
+		}
+		return n
+	}
+	if st.AllowedUnrecorded == 0 || total(st.Allowed)+st.AllowedUnrecorded != flood+few {
+		t.Errorf("%d and %d connections of %d", total(st.Allowed), st.AllowedUnrecorded, flood+few)
+	}
+	const own = 10 // of the watchdog's, and what the kernel says to its neighbours
+	if n := total(st.Denied) + st.DeniedUnrecorded; st.DeniedUnrecorded == 0 || n < flood+few || n > flood+few+own {
+		t.Errorf("%d and %d packets of %d", total(st.Denied), st.DeniedUnrecorded, flood+few)
+	}
+	if out, err := s.exec("corral-gate", "status"); err != nil || !strings.Contains(out, fmt.Sprintf("not recorded: %d connections that were made", st.AllowedUnrecorded)) {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
 // A checker's probes are no news, and the same packets are at any other time.
 func TestProbesOfAChecker(t *testing.T) {
 	t.Parallel()

@@ -252,6 +252,14 @@ func statusText(s spec.GateStatus) string {
 	if s.Probed > 0 {
 		fmt.Fprintf(&b, "probed   by proofs, from ports %d to %d × %d\n", spec.ProbePortFirst, spec.ProbePortLast, s.Probed)
 	}
+	for _, u := range []struct {
+		n    uint64
+		what string
+	}{{s.AllowedUnrecorded, "connections that were made"}, {s.DeniedUnrecorded, "packets that were refused"}} {
+		if u.n > 0 {
+			fmt.Fprintf(&b, "not recorded: %d %s, which came too fast: where they went may be missing here\n", u.n, u.what)
+		}
+	}
 	for _, r := range s.RefusedNames {
 		fmt.Fprintf(&b, "refused  lookup of %s × %d\n", r.Name, r.Count)
 	}

@@ -156,7 +156,7 @@ func ipv4(g spec.Gate, at stage) netfilter.Ruleset {
 			Reason: "a service of another gate that may call this one"})
 	}
 	allow := netfilter.Chain{Name: chainAllow, Rules: []netfilter.Rule{
-		{ID: "allow-record", Match: limitAudit, Target: nflog(recordAllow, "allow"), Reason: "new allowed connections are recorded"},
+		{ID: "allow" + recording, Match: limitAudit, Target: nflog(recordAllow, "allow"), Reason: "new allowed connections are recorded"},
 		{ID: "allow", Target: "ACCEPT", Reason: "what the policy grants"},
 	}}
 	chains := []netfilter.Chain{input, forward, output, resolve, resolveIn, allow,
@@ -243,10 +243,40 @@ func reject(id, other string) netfilter.Chain {
 			Target: nflog(recordProbe, id), Reason: "proof for a probe that it was refused here"})
 	}
 	c.Rules = append(c.Rules,
-		netfilter.Rule{ID: id + "-record", Match: limitAudit, Target: nflog(recordAudit, id), Reason: "refusals are recorded, as many as a log can bear"},
+		netfilter.Rule{ID: id + recording, Match: limitAudit, Target: nflog(recordAudit, id), Reason: "refusals are recorded, as many as a log can bear"},
 		netfilter.Rule{ID: id, Match: "-p tcp", Target: "REJECT --reject-with tcp-reset", Reason: "at once, and not rate-limited by the kernel as ICMP errors are"},
 		netfilter.Rule{ID: id, Target: "REJECT --reject-with " + other, Reason: "refused by policy"})
 	return c
+}
+
+// recording ends the public ID of the rule before another one that has a record made
+// of what both match, as long as there are not too many.
+const recording = "-record"
+
+// unrecorded are the packets that began a connection, and those that were refused, of
+// which no record was made.
+func unrecorded(counters []netfilter.Counter) (allowed, denied uint64) {
+	type place struct {
+		family    netfilter.Family
+		chain, id string
+	}
+	recorded, all := map[place]uint64{}, map[place]uint64{}
+	for _, c := range counters {
+		if id, is := strings.CutSuffix(c.ID, recording); is {
+			recorded[place{c.Family, c.Chain, id}] = c.Packets
+		} else {
+			all[place{c.Family, c.Chain, c.ID}] += c.Packets
+		}
+	}
+	for at, n := range recorded {
+		missed := all[at] - min(all[at], n) // a packet may be between the two
+		if at.chain == chainAllow {
+			allowed += missed
+		} else {
+			denied += missed
+		}
+	}
+	return allowed, denied
 }
 
 func nflog(record, id string) string {

@@ -257,6 +257,7 @@ func (g *gate) countRules(ctx context.Context, s *spec.GateStatus) error {
 		for _, c := range counters {
 			s.Rules = append(s.Rules, spec.RuleCount{Family: c.Family.String(), Chain: c.Chain, Rule: c.ID, Packets: c.Packets, Bytes: c.Bytes})
 		}
+		s.AllowedUnrecorded, s.DeniedUnrecorded = unrecorded(counters)
 		return nil
 	})
 }

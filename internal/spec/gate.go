@@ -314,8 +314,13 @@ type GateStatus struct {
 	// the records.
 	Allowed []Traffic `json:"allowed"`
 	// AllowedMore counts those to destinations beyond those kept.
-	AllowedMore uint64    `json:"allowed_more"`
-	Denied      []Traffic `json:"denied"`
+	AllowedMore uint64 `json:"allowed_more"`
+	// AllowedUnrecorded counts the connections, DeniedUnrecorded the refused packets
+	// that came too fast for a record each: nothing but the rule's own counter knows of
+	// them, so their destinations may be missing everywhere here.
+	AllowedUnrecorded uint64    `json:"allowed_unrecorded"`
+	DeniedUnrecorded  uint64    `json:"denied_unrecorded"`
+	Denied            []Traffic `json:"denied"`
 	// Probed counts refused packets of a checker's: while it was known to run, and
 	// in other people's stacks whatever came from its ports.
 	Probed uint64 `json:"probed"`
