@@ -180,6 +180,7 @@ func asService(service map[string]any, services, volumes map[string]any) string 
 		"pids_limit":   {true, only(policy.DefaultPids)},
 		"logging":      {true, logging},
 		"volumes":      {true, each(mount(volumes, mode == withoutNet))},
+		"init":         {mode != withoutNet, only(true)}, // it reaps, and takes SIGTERM to what asks for none
 		"image":        {needed: true}, "command": {}, "build": {}, "pull_policy": {}, "read_only": {},
 	}
 	if mode == withoutNet {
@@ -334,6 +335,8 @@ func TestExamplesNotice(t *testing.T) {
 			{"max-size: 10m, ", "", "logging"},
 			{"json-file", "journald", "logging"},
 			{"logging: *bounded", "tty: false", "logging: missing"},
+			{"init: true", "init: false", "init"},
+			{"init: true", "tty: false", "init: missing"},
 			{"restart: true", "restart: false", "depends_on"},
 			{"service_healthy", "service_started", "depends_on"},
 			{"corral-verify, handover, --alone, --", "corral-verify, --alone, --", "entrypoint"},
