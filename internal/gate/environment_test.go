@@ -331,6 +331,20 @@ func TestSettingsAreDocumented(t *testing.T) {
 	}
 }
 
+// The document in docs/gate-settings.md is one.
+func TestDocumentedDocument(t *testing.T) {
+	b, err := os.ReadFile("../../docs/gate-settings.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(b), "```json\n")
+	doc, _, found := strings.Cut(rest, "```")
+	g, err := parseSpec(strings.NewReader(doc))
+	if !found || err != nil || len(g.Names) != 2 || !byItself(g) {
+		t.Errorf("%v: %+v", err, g)
+	}
+}
+
 func TestPrintSettings(t *testing.T) {
 	var b strings.Builder
 	if err := printSettings(&b); err != nil {

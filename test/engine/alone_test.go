@@ -214,11 +214,19 @@ func anyApp(t *testing.T, l *lab.Lab) {
     command: [infinity]
     environment: {CORRAL_PROBES: "${CORRAL_PROBES}"}
     profiles: [careless]
+  worker:
+    extends: {file: compose.yaml, service: app}
+    user: "64999:1000"
+    command: [echo, it runs]
+    profiles: [careless]
 `+unfenced+network("default", "corraltest1", net))
 	o.up()
 	l.Control(t, o.project+"_default")
 	out := l.Capture(t, "corraltest1")
 	o.alone("app")
+	if r := o.compose("exec", "gate", "/opt/corral/bin/corral-gate", "status"); r.code != 0 || strings.Contains(r.out, "denied ") || !strings.Contains(r.out, "\nprobed ") {
+		t.Errorf("the proof's own probes are in the account: %v", r)
+	}
 	o.reaches("app", "api.allowed.test", 443)
 	o.reaches("unfenced", "unfenced", 80)
 	o.shut("app", "api.allowed.test", 22)
@@ -244,6 +252,9 @@ func anyApp(t *testing.T, l *lab.Lab) {
 	if r := o.compose("run", "--rm", "-T", "careless"); r.code == 0 || strings.Contains(r.out, "it runs") || !strings.Contains(r.err, "NET_RAW") || !strings.Contains(r.err, "cap_drop") {
 		t.Errorf("without cap_drop: %v", r)
 	}
+	if r := o.compose("run", "--rm", "-T", "worker"); r.code == 0 || strings.Contains(r.out, "it runs") || !strings.Contains(r.err, "user-not-the-gates: ") || !strings.Contains(r.err, "choose another") {
+		t.Errorf("as the gate's worker: %v", r)
+	}
 	if r := o.compose("up", "--detach", "unproven"); r.code != 0 {
 		t.Fatal(r)
 	}
@@ -257,7 +268,7 @@ func anyApp(t *testing.T, l *lab.Lab) {
 	for range 2 {
 		o.shut("app", "44.10.0.10", 443)
 		o.shut("app", lab.Canary, 443)
-		if r := o.compose("exec", "-T", "app", "/opt/corral/bin/corral-verify", "alone"); r.code == 0 {
+		if r := o.compose("exec", "-T", "app", "/opt/corral/bin/corral-verify", "alone"); r.code == 0 || !regexp.MustCompile(`(?m)^FAIL gate-answers: .*--force-recreate`).MatchString(r.out) {
 			t.Errorf("alone without a gate: %v", r)
 		}
 		if r := o.compose("up", "--detach", "--wait"); r.code != 0 {
@@ -366,6 +377,22 @@ configs:
 	} {
 		o.shut(tt.from, tt.to, tt.port)
 	}
+
+	// docs/alone.md: a gate that a document tells goes by another one in place.
+	doc := strings.TrimSpace(o.compose("exec", "-T", "db-gate", "cat", "/etc/corral/gate.json").out)
+	for _, tt := range []struct {
+		doc, says string
+		code      int
+	}{
+		{strings.Replace(doc, `"class"`, `"never": ["192.0.2.0/24"], "class"`, 1), "0 pins, ", 0},
+		{strings.Replace(doc, `"class"`, `"klass"`, 1), "what was in force stays in force", 2},
+		{strings.Replace(doc, "5432}", "5433}", 1), "cannot change clients", 2},
+	} {
+		if r := o.compose("exec", "-T", "db-gate", "sh", "-c", "echo '"+tt.doc+"' >/run/gate.json && /opt/corral/bin/corral-gate refresh --spec /run/gate.json"); r.code != tt.code || !strings.Contains(r.out+r.err, tt.says) {
+			t.Errorf("%s: %v", tt.doc, r)
+		}
+	}
+	o.alone("db")
 
 	// R022: where there is only an internal network, no lookup leaves either.
 	word := func(kind string) string { return kind + "-" + strings.ToLower(rand.Text()) + ".evil.test" }
