@@ -49,7 +49,7 @@ const whereResolvers = "those of the machine's /etc/resolv.conf, or of `resolvec
 
 // settings are all of them.
 var settings = []setting{
-	{allowSetting, "names that the services may reach, and on which TCP ports; exact ones of at least two labels (a single one, like `db`, is for `CORRAL_LINKS`)", "`api.example.com,github.com:22+443,any.example.com:any`", "none; 443 and 80 where no port is given",
+	{allowSetting, "names that the services may reach, and on which TCP ports, none of them 53 or 853; exact ones of at least two labels (a single one, like `db`, is for `CORRAL_LINKS`)", "`api.example.com,github.com:22+443,any.example.com:any`", "none; 443 and 80 where no port is given",
 		each(readAllowed)},
 	{egressSetting, "`pinned`: the listed names; `public`: ports 80 and 443 of every public address; `none`: links and host ports only", "`pinned`, `public` or `none`", "`pinned`",
 		word(map[string]func(*spec.Gate){
@@ -179,7 +179,10 @@ func readAllowed(g *spec.Gate, item string) error {
 			if err != nil {
 				return fmt.Errorf("%q: %w", item, err)
 			}
-			if slices.Contains(n.Ports, p) {
+			switch {
+			case slices.Contains(spec.LookupPorts, p):
+				return fmt.Errorf("%q: %d is the port of name servers, and lookups would carry anything out: leave it out, names are answered here without it", item, p)
+			case slices.Contains(n.Ports, p):
 				return fmt.Errorf("%q: port %d is listed twice", item, p)
 			}
 			n.Ports = append(n.Ports, p)

@@ -120,6 +120,8 @@ func TestGateOfMistakes(t *testing.T) {
 		{vars("ALLOW=a.example.com:"), []string{`"" is not a port`}},
 		{vars("ALLOW=a.example.com:0"), []string{`"0" is not a port`}},
 		{vars("ALLOW=a.example.com:65536"), []string{`"65536" is not a port`}},
+		{vars("ALLOW=a.example.com:443+53"), []string{`CORRAL_ALLOW: "a.example.com:443+53": 53 is the port of name servers, and lookups would carry anything out: leave it out`}},
+		{vars("ALLOW=a.example.com:853"), []string{"853 is the port of name servers"}},
 		{vars("ALLOW=a.example.com:0443"), []string{`"0443" is not a port`}},
 		{vars("ALLOW=a.example.com:443+443"), []string{"port 443 is listed twice"}},
 		{vars("ALLOW=a.example.com:443+"), []string{`"" is not a port`}},

@@ -459,7 +459,9 @@ func TestConnectionsToAResolver(t *testing.T) {
 	p.at("dns.allowed.test", resolverAddr)
 	p.at("kept.allowed.test", originAddr)
 	kept := named("kept.allowed.test", echoPort)
-	s := p.start(document(kept, named("dns.allowed.test", 53))).ready()
+	whole := named("dns.allowed.test")
+	whole.AnyPort = true
+	s := p.start(document(kept, whole)).ready()
 	theirs := p.connections(netip.MustParseAddrPort(resolverAddr + ":53"))
 	if r := s.refresh(document(kept)); r.Ended != len(theirs) || len(r.Removed) != 1 {
 		t.Errorf("%+v", r)

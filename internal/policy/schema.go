@@ -15,6 +15,7 @@ import (
 
 	"github.com/corral-sandbox/corral/internal/diag"
 	"github.com/corral-sandbox/corral/internal/exit"
+	"github.com/corral-sandbox/corral/internal/spec"
 )
 
 // Parse decodes a policy. It sees no file system: File, Dir and Project are
@@ -346,7 +347,7 @@ func (d *decoder) ports(n *yaml.Node, path string) (ports []uint16, every bool) 
 	}
 	if n.Kind == yaml.ScalarNode && !null(n) {
 		hint := "write [443], or any for every port"
-		if _, message, _ := port(n); message == "" {
+		if p, message, _ := port(n); message == "" && !slices.Contains(spec.LookupPorts, p) {
 			hint = fmt.Sprintf("write [%s]", n.Value)
 		}
 		d.errorf(n, hint, "%s must be a list or any, this is %s", path, shown(n))
@@ -359,6 +360,9 @@ func (d *decoder) ports(n *yaml.Node, path string) (ports []uint16, every bool) 
 			return
 		}
 		p, message, hint := port(n)
+		if message == "" && slices.Contains(spec.LookupPorts, p) {
+			message, hint = fmt.Sprintf("%d is the port of name servers, and lookups would carry anything out", p), "leave it out: names are answered inside without it"
+		}
 		switch {
 		case message != "":
 			d.errorf(n, hint, "%s: %s", path, message)

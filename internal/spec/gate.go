@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 )
@@ -99,6 +100,10 @@ type Client struct {
 	Port uint16     `json:"port"`
 }
 
+// LookupPorts are those of name servers, by TCP and by TLS, which no name is granted
+// by number: lookups would leave there that no gate has answered.
+var LookupPorts = []uint16{53, 853}
+
 // Name is one permitted name.
 type Name struct {
 	// Domain is lower case, A-labels, without a trailing dot.
@@ -193,6 +198,9 @@ func (g Gate) check() error {
 		for _, p := range n.Ports {
 			if p == 0 {
 				return fmt.Errorf("%s: port 0", n.Domain)
+			}
+			if slices.Contains(LookupPorts, p) {
+				return fmt.Errorf("%s: %d is the port of name servers, and lookups would carry anything out; names are answered inside without it (%s)", n.Domain, p, n.Origin)
 			}
 		}
 	}

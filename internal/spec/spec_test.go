@@ -42,6 +42,8 @@ func TestGateRefusals(t *testing.T) {
 		"never no prefix":          func(g *Gate) { g.Never = []netip.Prefix{{}} },
 		"never an IPv4-mapped one": func(g *Gate) { g.Never = []netip.Prefix{netip.MustParsePrefix("::ffff:44.20.0.0/112")} },
 		"port 0":                   func(g *Gate) { g.Names[0].Ports = []uint16{0} },
+		"port of name servers":     func(g *Gate) { g.Names[0].Ports = []uint16{443, 53} },
+		"the same, by TLS":         func(g *Gate) { g.Names[0].Ports = []uint16{853} },
 		"name without a domain":    func(g *Gate) { g.Names[0].Domain = "" },
 		"host port, no gateway":    func(g *Gate) { g.Gateway, g.HostPorts = netip.Addr{}, []uint16{80} },
 		"no probe":                 func(g *Gate) { g.Probes.Unlisted = netip.Addr{} },
