@@ -250,6 +250,6 @@ func refused(exited *ExecError) error {
 	if len(reasons) == 0 {
 		reasons = []string{fmt.Sprintf("it ended with status %d", exited.Status)}
 	}
-	err.Err = errors.New("the gate did not take it: " + strings.Join(reasons, "\n  "))
+	err.Err = errors.New("the gate did not take all of it: " + strings.Join(reasons, "\n  "))
 	return err
 }

@@ -66,7 +66,7 @@ type outcome struct {
 
 // domains are the names of a document, each once.
 func domains(g spec.Gate) []string {
-	var all []string
+	all := []string{}
 	for _, n := range g.Names {
 		all = append(all, n.Domain)
 	}

@@ -59,6 +59,9 @@ const stays = "what was in force stays in force"
 // away is gone before anything is looked up, whatever becomes of the rest. One that
 // cannot be read, or that asks for more than a refresh can do, changes nothing.
 func (g *gate) refresh(ctx context.Context, path string) (spec.Refreshed, error) {
+	if _, err := loadSpec(path); err != nil { // nobody gives way to what is refused
+		return spec.Refreshed{}, unreadable(path, err)
+	}
 	if err := g.takeTurnFirst(ctx); err != nil {
 		return spec.Refreshed{}, err
 	}
@@ -69,9 +72,9 @@ func (g *gate) refresh(ctx context.Context, path string) (spec.Refreshed, error)
 	if state != spec.GateReady {
 		return spec.Refreshed{}, exit.Failedf("try again once it says that it is ready", "the gate is not ready")
 	}
-	doc, err := loadSpec(path)
+	doc, err := loadSpec(path) // again: who had the turn may have written it
 	if err != nil {
-		return spec.Refreshed{}, exit.Invalidf(stays, "%s: %w", path, err)
+		return spec.Refreshed{}, unreadable(path, err)
 	}
 	if differ := fixed(was, doc); len(differ) > 0 {
 		return spec.Refreshed{}, exit.Invalidf(stays+"; what else a document says takes a new gate",
@@ -101,6 +104,8 @@ func (g *gate) refresh(ctx context.Context, path string) (spec.Refreshed, error)
 	g.sayf("refresh: %d names: %d destinations added, %d removed, %d connections ended", len(domains(doc)), len(r.Added), len(r.Removed), r.Ended)
 	return r, nil
 }
+
+func unreadable(path string, err error) error { return exit.Invalidf(stays, "%s: %w", path, err) }
 
 // goneAlready is what is in force between the two steps of a refresh.
 func goneAlready(first spec.Refreshed) string {
@@ -140,7 +145,7 @@ func narrowed(was, doc spec.Gate, pins []spec.Pin) (common spec.Gate, less bool)
 	common.Names = nil
 	for _, n := range was.Names {
 		both := inBoth(n, other[n.Domain])
-		less = less || len(both) != 1 || !reflect.DeepEqual(both[0], n)
+		less = less || !covered(n, both)
 		common.Names = append(common.Names, both...)
 	}
 	never := never(common)
@@ -149,6 +154,21 @@ func narrowed(was, doc spec.Gate, pins []spec.Pin) (common spec.Gate, less bool)
 		return !n.Soft && len(old.Addrs) == 0
 	})
 	return common, less
+}
+
+// covered reports whether some names of one domain together are granted all that n is.
+func covered(n spec.Name, some []spec.Name) bool {
+	within := func(port uint16) bool {
+		return slices.ContainsFunc(some, func(s spec.Name) bool {
+			return (s.AnyPort || !n.AnyPort && slices.Contains(s.Ports, port)) && !slices.ContainsFunc(n.Private, func(p netip.Prefix) bool {
+				return !slices.ContainsFunc(s.Private, func(q netip.Prefix) bool { return q.Bits() <= p.Bits() && q.Overlaps(p) })
+			})
+		})
+	}
+	if n.AnyPort {
+		return within(0)
+	}
+	return !slices.ContainsFunc(n.Ports, func(p uint16) bool { return !within(p) })
 }
 
 // inBoth is what a name is granted by n and by one of others too: n itself if that is
@@ -214,8 +234,8 @@ func (g *gate) takeTurn(ctx context.Context) error {
 
 func (g *gate) endTurn() { <-g.turn }
 
-// takeTurnFirst is takeTurn for who must not wait for somebody's name server: the
-// lookups of the refresh that has the turn are given up.
+// takeTurnFirst is takeTurn for who must not wait for somebody's name server: if the
+// one who has the turn only looks up again what is in force, that is given up.
 func (g *gate) takeTurnFirst(ctx context.Context) error {
 	g.mu.Lock()
 	g.wanted++
@@ -231,7 +251,7 @@ func (g *gate) takeTurnFirst(ctx context.Context) error {
 	return g.takeTurn(ctx)
 }
 
-var errAnother = errors.New("another refresh was asked for meanwhile, and does it instead")
+var errAnother = errors.New("another refresh was asked for meanwhile, and looks it up instead")
 
 // untilWanted is ctx until somebody calls takeTurnFirst or end is called.
 func (g *gate) untilWanted(ctx context.Context) (asking context.Context, end func()) {
@@ -253,8 +273,8 @@ func (g *gate) untilWanted(ctx context.Context) (asking context.Context, end fun
 // renew resolves some names of a document and puts it in force: what is new is let
 // through before anything else changes, what is gone is let through until
 // everything else has changed. If a step fails, what was before is put back; if that
-// fails too, the gate closes. The document replaces the gate's file if it came from
-// another one.
+// fails too, the gate closes. Names are nil if this is no refresh but a step of one.
+// The document replaces the gate's file if it came from another one.
 func (g *gate) renew(ctx context.Context, doc spec.Gate, names []string, file string) (spec.Refreshed, error) {
 	read := doc
 	doc = g.withOwn(doc)
@@ -285,7 +305,7 @@ func (g *gate) renew(ctx context.Context, doc spec.Gate, names []string, file st
 	}
 	g.mu.Lock()
 	g.spec, g.pins, g.unpinned = doc, next.pins, next.unpinned
-	if len(names) > 0 || len(doc.Names) == 0 {
+	if names != nil {
 		g.refreshed = now
 	}
 	g.unended = g.unended || len(removed) > 0 || !reflect.DeepEqual(was, doc)
@@ -323,7 +343,10 @@ func (g *gate) lookUpAgain(ctx context.Context, was, doc spec.Gate, names []stri
 	failed := failpoint("refresh-open")
 	var results map[string]resolution
 	if failed == nil {
-		asking, end := g.untilWanted(ctx)
+		asking, end := ctx, func() {}
+		if reflect.DeepEqual(was, doc) {
+			asking, end = g.untilWanted(ctx)
+		}
 		results = resolveNames(asking, doc, names, g.lookUp)
 		failed = context.Cause(asking)
 		end()

@@ -1132,6 +1132,16 @@ func TestRemovalWaitsForNoLookup(t *testing.T) {
 		}
 	}
 	partly("while it is looked up", s.status())
+
+	// Who asks for a change is put off by nobody.
+	if out, err := s.exec("corral-gate", "refresh", "--spec", "/nowhere"); err == nil || !strings.Contains(string(out), "/nowhere") {
+		t.Errorf("%v: %s", err, out)
+	}
+	later := make(chan error, 1)
+	go func() {
+		_, err := s.again()
+		later <- err
+	}()
 	select {
 	case err := <-ended:
 		t.Fatalf("the lookup did not hang: %v", err)
@@ -1143,6 +1153,9 @@ func TestRemovalWaitsForNoLookup(t *testing.T) {
 	if !errors.As(err, &exited) || exited.ExitCode() != 1 || !strings.Contains(err.Error(), "new.allowed.test (corral.yaml:7): no such name") ||
 		!strings.Contains(err.Error(), "what the document takes away is gone (2 destinations, 4 connections ended), what it grants anew is not in force") {
 		t.Errorf("%v", err)
+	}
+	if err := <-later; err != nil {
+		t.Errorf("the later refresh: %v", err)
 	}
 	partly("after the failure", s.status())
 	for _, fd := range stays {
