@@ -6,13 +6,17 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
 const failpointVariable = "CORRAL_GATE_FAILPOINT"
 
+// passed is how often the point was passed.
+var passed atomic.Int64
+
 // failpoint fails at the point that CORRAL_GATE_FAILPOINT names, as point:how.
-// How is exit (an ordinary error), kill (gone at once, with no clean-up),
+// How is exit (an ordinary error), exit:N (only the Nth time), kill (gone at once, with no clean-up),
 // wait:FIFO (until somebody has opened and closed that pipe for writing) or
 // sleep:DURATION.
 func failpoint(point string) error {
@@ -24,6 +28,9 @@ func failpoint(point string) error {
 	how, arg, _ := strings.Cut(how, ":")
 	switch how {
 	case "exit":
+		if n := passed.Add(1); arg != "" && arg != fmt.Sprint(n) {
+			return nil
+		}
 		return fmt.Errorf("fail point %s", point)
 	case "kill":
 		os.Exit(137) // the kernel does not let PID 1 kill itself

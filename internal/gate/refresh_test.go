@@ -824,6 +824,58 @@ func TestRefreshFailsAtEachStep(t *testing.T) {
 	}
 }
 
+// Where a refresh fails after what it takes away has gone, that stays gone, and
+// nothing else has changed: not in the kernel, not in the names, not in the file.
+func TestRefreshFailsInItsSecondHalf(t *testing.T) {
+	t.Parallel()
+	for _, fails := range []string{"open:exit", "widen:exit:2", "names:exit:2", "keep:exit:2", "narrow:exit:2"} {
+		t.Run(fails, func(t *testing.T) {
+			t.Parallel()
+			p := newPair(t)
+			p.echo(echoPort)
+			pool := p.pool(1)
+			p.at("stays.allowed.test", originAddr)
+			p.at("gone.allowed.test", origin2Addr)
+			p.at("new.allowed.test", pool[0])
+			stays, gone, anew := named("stays.allowed.test", echoPort), named("gone.allowed.test", echoPort), named("new.allowed.test", echoPort)
+			doc, common := document(stays, gone), document(stays)
+			doc.Policy, common.Policy = "old", spec.PartOf+"new"
+			s := p.start(doc, "CORRAL_GATE_FAILPOINT=refresh-"+fails).ready()
+			stream := p.background("hold", fmt.Sprintf("%s:%d", originAddr, echoPort), "busy")
+			next := document(stays, anew)
+			next.Policy = "new"
+			s.put(otherFile, spec.Encode(next), 0o644)
+			out, err := s.exec("corral-gate", "refresh", "--spec", otherFile)
+			if err == nil || !strings.Contains(out, "fail point refresh-") || !strings.Contains(out, "what the document takes away is gone (1 destinations") {
+				t.Errorf("%v: %s", err, out)
+			}
+			st := s.status()
+			if st.Policy != common.Policy || st.Applied != st.ReadBack || len(st.Pins) != 1 || st.Pins[0].Domain != stays.Domain || len(st.Pins[0].Fading) != 0 {
+				t.Errorf("status %+v", st)
+			}
+			if now, err := os.ReadFile(s.root(spec.GateFile)); err != nil || string(now) != string(spec.Encode(common)) {
+				t.Errorf("file: %s, %v", now, err)
+			}
+			if now, err := os.ReadFile(s.root("/etc/hosts")); err != nil || !strings.Contains(string(now), stays.Domain) || strings.Contains(string(now), gone.Domain) || strings.Contains(string(now), anew.Domain) {
+				t.Errorf("hosts: %s, %v", now, err)
+			}
+			for name, want := range map[string]string{stays.Domain: "NOERROR", gone.Domain: "NXDOMAIN", anew.Domain: "NXDOMAIN"} {
+				if out, _ := p.agent(t.Context(), "lookup", "127.0.0.1:53", name+".", "udp"); !strings.HasPrefix(out, want) {
+					t.Errorf("%s: %s", name, out)
+				}
+			}
+			for _, closed := range []string{origin2Addr, pool[0]} {
+				if out, err := p.agent(t.Context(), "connect", fmt.Sprintf("%s:%d", closed, echoPort)); err == nil {
+					t.Errorf("%s is open: %s", closed, out)
+				}
+			}
+			if said := stream(); said != "alive" {
+				t.Errorf("stream: %s", said)
+			}
+		})
+	}
+}
+
 // An address that a name no longer has leaves when it has been missing for long
 // enough and nothing uses it, and not before; a signal refreshes as well.
 func TestGrace(t *testing.T) {
