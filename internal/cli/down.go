@@ -51,7 +51,7 @@ next run.`,
 				return err
 			}
 			if len(members) == 0 {
-				if err := a.tellUntold(c.Context(), file, cutShort, alone); err != nil {
+				if err := a.tellUntold(c.Context(), file, notTold, alone); err != nil {
 					return err
 				}
 				fmt.Fprintf(a.err, "corral: nothing of %s is up\n", printable.Escape(file))
@@ -70,7 +70,7 @@ next run.`,
 				}
 				fmt.Fprintf(a.err, "corral: %s is down\n", id)
 			}
-			return a.tellUntold(c.Context(), file, cutShort, alone)
+			return a.tellUntold(c.Context(), file, notTold, alone)
 		},
 	}
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/corral-sandbox/corral/internal/policy"
 	"github.com/corral-sandbox/corral/internal/printable"
 	"github.com/corral-sandbox/corral/internal/state"
-	"github.com/corral-sandbox/corral/internal/wayback"
 )
 
 const (
@@ -46,56 +45,25 @@ func (a *app) preLaunch(ctx context.Context, p *project) error {
 	return nil
 }
 
-// mostNamed bounds what is shown of what hooks name.
-const mostNamed = 5
-
-// mayHook refuses hooks that name what an agent of the policy's may have changed
-// since somebody was told what it did, or, if one runs, may change before they
-// read it. What cannot be told is no leave. Nothing was touched by then.
-func (a *app) mayHook(ctx context.Context, p *project, runs bool, hint string) error {
-	if len(p.policy.PreLaunch) == 0 {
-		return nil
-	}
+// untold reports whether this home has a first look at a sandbox of a policy file,
+// under whatever name, of which nobody told what changed since.
+func untold(file string) (bool, error) {
 	home, err := state.Home()
 	if err != nil {
-		return err
+		return false, err
 	}
-	ids, err := known(home, p.policy.File)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, snapWithin)
-	defer cancel()
-	var changed []wayback.Finding
-	roots := p.mounted() // of one that runs they may have been others
+	ids, err := known(home, file)
 	for _, id := range ids {
-		before, err := baseline(id)
-		if errors.Is(err, errNoBaseline) { // it was told
-			continue
+		b, unknown := state.Baseline(home, id)
+		if err = errors.Join(err, unknown); unknown == nil && b != nil {
+			return true, nil
 		}
-		var findings []wayback.Finding
-		if err == nil {
-			findings, err = wayback.Named(ctx, before, p.scope().Also)
-		}
-		if err != nil {
-			return exit.Failedf(hint, "no hook was run: what the agent changed of what they name cannot be told: %w", err)
-		}
-		changed = wayback.Join(changed, findings)
-		roots = append(roots, before.Scope().Roots...)
 	}
-	if len(changed) > 0 {
-		lines, hidden := wayback.Lines(changed, mostNamed)
-		text := strings.Join(lines, "\n  ")
-		if hidden > 0 {
-			text += fmt.Sprintf("\n  %d in all", len(changed))
-		}
-		return exit.Failedf(hint, "no hook was run: what they name has changed since the agent was started:\n  %s", text)
-	}
-	if names := p.rewritable(roots); runs && len(names) > 0 {
-		return exit.Failedf("corral down ends it; then corral up", "no hook was run: the agent is up, and could change what they name before they read it: %s", some(names))
-	}
-	return nil
+	return false, err
 }
+
+// mostNamed bounds what is shown of what hooks name.
+const mostNamed = 5
 
 // word is one of a hook that may mean a file.
 type word struct{ said, path string }

@@ -4,12 +4,13 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/corral-sandbox/corral/internal/exit"
+	"github.com/corral-sandbox/corral/internal/engine"
 	"github.com/corral-sandbox/corral/internal/plan"
 	"github.com/corral-sandbox/corral/internal/policy"
 	"github.com/corral-sandbox/corral/internal/profile"
@@ -93,89 +94,7 @@ func begun(t *testing.T, p *project, name string) {
 	}
 }
 
-// No hook runs over what the agent may have written and nobody was told of.
-func TestMayHook(t *testing.T) {
-	for _, c := range []struct {
-		name   string
-		hook   string
-		change string // a file that is written after the first look
-		runs   bool   // the agent is up still
-		before func(t *testing.T, p *project)
-		said   string // by the refusal, none if the hooks may run
-	}{
-		{name: "nobody was told", hook: "work/backup.sh", change: "work/backup.sh", said: "work/backup.sh: changed"},
-		{name: "by another word", hook: "nice sh -c 'exec work/backup.sh >log'", change: "work/backup.sh", said: "work/backup.sh: changed"},
-		{name: "by the home", hook: "$HOME/../work/backup.sh", change: "work/backup.sh", said: "work/backup.sh: changed"},
-		{name: "in a directory", hook: "run-parts work/d", change: "work/d/new", said: "work/d/new: new"},
-		{name: "the whole mount", hook: "cd work && ./backup.sh", change: "work/backup.sh", said: "was not looked at"},
-		{name: "another file", hook: "work/backup.sh", change: "work/other.sh"},
-		{name: "not in a mount", hook: "./own.sh", change: "own.sh"},
-		{name: "nothing changed", hook: "work/backup.sh"},
-		{name: "it runs", hook: "work/backup.sh", runs: true, said: "the agent is up, and could change what they name before they read it: work/backup.sh"},
-		{name: "it runs, of another file", hook: "./own.sh", runs: true},
-		{name: "it runs, of what is not there yet", hook: "[ -e work/none ] && . work/none", runs: true, said: "work/none"},
-		{name: "no hook", change: "work/backup.sh"},
-		{name: "it was told", hook: "work/backup.sh", change: "work/backup.sh", before: func(t *testing.T, p *project) {
-			if err := keepBaseline(p.id(), nil); err != nil {
-				t.Fatal(err)
-			}
-		}},
-		{name: "under another name", hook: "work/backup.sh", change: "work/backup.sh", said: "work/backup.sh: changed", before: func(_ *testing.T, p *project) {
-			p.policy.Name = "renamed"
-		}},
-		{name: "a mount that was writable", hook: "work/backup.sh", change: "work/backup.sh", said: "work/backup.sh: changed", before: func(_ *testing.T, p *project) {
-			p.policy.Mounts = nil
-		}},
-		{name: "it runs with a mount that was writable", hook: "work/backup.sh", runs: true, said: "the agent is up", before: func(_ *testing.T, p *project) {
-			p.policy.Mounts = nil
-		}},
-		{name: "a hook more", hook: "work/backup.sh", change: "work/other.sh", said: "work/other.sh: new", before: func(_ *testing.T, p *project) {
-			p.policy.PreLaunch = append(p.policy.PreLaunch, policy.Line{Text: "work/other.sh"})
-		}},
-		{name: "a first look that is broken", hook: "true", said: "cannot be told", before: func(t *testing.T, p *project) {
-			home, err := state.Home()
-			if err == nil {
-				err = state.SetBaseline(home, p.id(), []byte("{}"))
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-		}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			hooks := []string{c.hook}
-			if c.hook == "" {
-				hooks = nil
-			}
-			a, _, p := hooking(t, hooks...)
-			for _, dir := range []string{"home", "work/d"} {
-				if err := os.Mkdir(filepath.Join(p.policy.Dir, dir), 0o755); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if err := a.mayHook(t.Context(), p, false, "look"); err != nil {
-				t.Errorf("at first: %v", err)
-			}
-			begun(t, p, "hooking")
-			if c.change != "" {
-				put(t, p, c.change, "touch WITNESS\n")
-			}
-			if c.before != nil {
-				c.before(t, p)
-			}
-			err := a.mayHook(t.Context(), p, c.runs, "look")
-			if (err != nil) != (c.said != "") || err != nil && !strings.Contains(err.Error(), c.said) {
-				t.Errorf("%v, want %q", err, c.said)
-			}
-			var e *exit.Error
-			if err != nil && (!errors.As(err, &e) || e.Status != exit.Failed || e.Hint == "") {
-				t.Errorf("%+v", e)
-			}
-		})
-	}
-}
-
-// Only what somebody starts by hand runs hooks.
+// Only a start from nothing runs hooks.
 func TestHooksAreForPeople(t *testing.T) {
 	for to, want := range map[purpose]bool{toRead: false, toBuild: false, toHeal: false, toStart: true} {
 		a, _, p := hooking(t, "touch WITNESS")
@@ -189,13 +108,123 @@ func TestHooksAreForPeople(t *testing.T) {
 			t.Errorf("purpose %d: %v", to, err)
 		}
 	}
-	a, _, p := hooking(t, "work/backup.sh")
-	begun(t, p, "hooking")
-	put(t, p, "work/backup.sh", "x\n")
-	for to, want := range map[purpose]bool{toHeal: true, toStart: false} {
-		h := healing{app: a, project: p, to: to}
-		if err := h.mayHook(t.Context(), false); (err == nil) != want {
-			t.Errorf("purpose %d: %v", to, err)
+}
+
+// An up starts from nothing if nothing is there and all was told, under whatever
+// name it was, and says so where it does not and somebody may expect it to.
+func TestFromNothing(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		hooks   []string
+		members []engine.Member
+		record  func(t *testing.T, p *project)
+		want    purpose
+		said    bool
+	}{
+		{name: "the first time", hooks: []string{"true"}, want: toStart},
+		{name: "no hooks", want: toHeal},
+		{name: "no hooks, and not told", want: toHeal, record: func(t *testing.T, p *project) { begun(t, p, "hooking") }},
+		{name: "something is there", hooks: []string{"true"}, members: []engine.Member{{Role: engine.RoleGate}}, want: toHeal},
+		{name: "not told", hooks: []string{"true"}, want: toHeal, said: true, record: func(t *testing.T, p *project) { begun(t, p, "hooking") }},
+		{name: "not told, of another name", hooks: []string{"true"}, want: toHeal, said: true, record: func(t *testing.T, p *project) { begun(t, p, "before") }},
+		{name: "not told, of nothing writable", hooks: []string{"true"}, want: toHeal, said: true, record: func(t *testing.T, p *project) {
+			p.policy.Mounts = nil
+			begun(t, p, "hooking")
+		}},
+		{name: "not told, and broken", hooks: []string{"true"}, want: toHeal, said: true, record: func(t *testing.T, p *project) {
+			if err := keepRecord(p.id(), []byte("{}")); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		{name: "told", hooks: []string{"true"}, want: toStart, record: func(t *testing.T, p *project) {
+			begun(t, p, "hooking")
+			if err := (&app{err: io.Discard}).tellUntold(t.Context(), p.policy.File, notTold, true); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		{name: "another policy's", hooks: []string{"true"}, want: toStart, record: func(t *testing.T, p *project) {
+			if err := keepRecord(plan.ID("hooking", "/elsewhere/"+policy.FileName), []byte("{}")); err != nil {
+				t.Fatal(err)
+			}
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a, said, p := hooking(t, c.hooks...)
+			if c.record != nil {
+				c.record(t, p)
+			}
+			to, err := a.fromNothing(p, c.members)
+			if err != nil || to != c.want || strings.Contains(said.String(), "hooks.pre_launch did not run: an earlier start was not ended by corral down") != c.said {
+				t.Errorf("%d, %v: %s", to, err, said)
+			}
+		})
+	}
+	a, _, p := hooking(t, "true")
+	home, err := state.Home()
+	if err == nil { // what cannot be looked at
+		err = os.MkdirAll(filepath.Join(home, p.id(), "wayback.json"), 0o700)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if to, err := a.fromNothing(p, nil); to == toStart || err == nil {
+		t.Errorf("what cannot be read: %d, %v", to, err)
+	}
+}
+
+// A heal tells what changed so far and forgets nothing of it. A first look that
+// cannot be read is told and keeps nothing down; and if nothing comes up what was on
+// record stays.
+func TestAnotherLook(t *testing.T) {
+	broken, other := []byte("{}"), []byte(`{"version":1,"home":"/home/dev","roots":["/"]}`)
+	for name, c := range map[string]struct {
+		record []byte // instead of a first look
+		none   bool
+		said   string
+	}{
+		"nothing on record": {none: true},
+		"a first look":      {said: "work/backup.sh: changed"},
+		"it is broken":      {record: broken, said: "cannot tell what changed"},
+		"of another corral": {record: other, said: "version 1, not "},
+	} {
+		for _, comes := range []bool{false, true} {
+			a, said, p := hooking(t, "work/backup.sh")
+			if err := os.Mkdir(p.host.Homes[0], 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if !c.none {
+				begun(t, p, "hooking")
+			}
+			if c.record != nil {
+				if err := keepRecord(p.id(), c.record); err != nil {
+					t.Fatal(err)
+				}
+			}
+			was, err := record(p.id())
+			if err != nil {
+				t.Fatal(err)
+			}
+			put(t, p, "work/backup.sh", "x\n")
+			h := healing{app: a, project: p}
+			w := h.anotherLook(t.Context(), h.onRecord())
+			if err := w.begun(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if got := said.String(); !strings.Contains(got, c.said) || c.said == "" && got != "" {
+				t.Errorf("%s: %s", name, got)
+			}
+			if !comes {
+				w.abandon(p)
+				if is, err := record(p.id()); err != nil || !bytes.Equal(is, was) {
+					t.Errorf("%s: given up, and on record is %s, %v", name, is, err)
+				}
+				continue
+			}
+			w.stop()
+			findings, err := changedSince(t.Context(), p.id())
+			if again := len(findings) > 0; err != nil || again != (name == "a first look") {
+				t.Errorf("%s: afterwards %v, %v", name, findings, err)
+			}
 		}
 	}
 }
@@ -225,14 +254,14 @@ func TestTellUntold(t *testing.T) {
 			t.Errorf("time %d: %s", i, said)
 		}
 	}
-	if err := a.mayHook(t.Context(), p, false, ""); err == nil {
-		t.Error("what the busy one has not told is forgotten")
+	if is, err := untold(p.policy.File); err != nil || !is {
+		t.Errorf("what the busy one has not told is forgotten: %v", err)
 	}
 	unlock()
-	if err := a.tellUntold(t.Context(), p.policy.File, "", true); err != nil || !strings.Contains(said.String(), "backup.sh: changed") {
+	if err := a.tellUntold(t.Context(), p.policy.File, notTold, true); err != nil || !strings.Contains(said.String(), "backup.sh: changed") {
 		t.Errorf("%v: %s", err, said)
 	}
-	if err := a.mayHook(t.Context(), p, false, ""); err != nil {
+	if is, err := untold(p.policy.File); err != nil || is {
 		t.Errorf("all was told: %v", err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"github.com/corral-sandbox/corral/internal/engine"
+	"github.com/corral-sandbox/corral/internal/exit"
 	"github.com/corral-sandbox/corral/internal/host"
 	"github.com/corral-sandbox/corral/internal/plan"
 	"github.com/corral-sandbox/corral/internal/policy"
@@ -32,15 +33,15 @@ func (a *app) begin(ctx context.Context, e *engine.Engine, p *project, to purpos
 		return nil, err
 	}
 	err = e.Clear(ctx, p.policy.File) // again: now nobody comes between
-	var refused error
-	if err == nil && to == toStart {
-		refused = a.mayHook(ctx, p, false, "look at them first: the next corral run runs the hooks, now that this was told")
+	left := false
+	if err == nil {
+		left, err = untold(p.policy.File)
 	}
 	if err == nil {
 		err = a.leftBehind(ctx, p)
 	}
-	if err == nil {
-		err = refused
+	if err == nil && left && to == toStart && len(p.policy.PreLaunch) > 0 {
+		err = exit.Failedf("look at it, then corral run again", "the commands of hooks.pre_launch did not run: the run before was cut short, and they may read what it left (told above, as far as it is known)")
 	}
 	if err == nil {
 		err = a.ready(ctx, p, to)
@@ -67,8 +68,8 @@ type purpose int
 const (
 	toRead  purpose = iota // files are written out, to be read
 	toBuild                // images are built
-	toHeal                 // a sandbox starts, and nobody looks: no hook runs
-	toStart                // a sandbox starts
+	toHeal                 // a sandbox starts, without hooks
+	toStart                // a sandbox starts from nothing, with hooks
 )
 
 // ready lets an accepted policy take hold of this machine as far as its plan

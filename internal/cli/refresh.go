@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -158,8 +159,10 @@ func unended(why string) error {
 		return nil
 	}
 	return exit.Failedf("the policy is in force, and the gate tries again until they have ended: corral status says whether they have; corral down ends all of them",
-		"connections to what is not allowed any more go on: %s", cut(printable.Escape(why), mostState))
+		"%w: %s", errUnended, cut(printable.Escape(why), mostState))
 }
+
+var errUnended = errors.New("connections to what is not allowed any more go on")
 
 // mostRefreshed bounds what is shown of a refresh.
 const mostRefreshed = 60

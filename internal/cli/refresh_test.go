@@ -39,7 +39,7 @@ func TestShowRefreshed(t *testing.T) {
 	}
 }
 
-// What a gate could not end or count is shown, and is not well.
+// What a gate could not end or count is shown, and the former is not well.
 func TestUnsettled(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -58,7 +58,7 @@ func TestUnsettled(t *testing.T) {
 			t.Errorf("%s: %q", c.name, rows)
 		}
 		h := engine.Health{Service: "main", State: "running", OK: true, Gate: &c.gate}
-		if got := unwell(h); (got == "") != (c.row == "") {
+		if got := unwell(h); (got == "") != (c.gate.Unended == "") {
 			t.Errorf("%s: %q", c.name, got)
 		}
 	}

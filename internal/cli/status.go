@@ -91,8 +91,8 @@ func (a *app) observe(ctx context.Context) (statusReport, error) {
 	return r, nil
 }
 
-// unwell says what is wrong with a service, what its gate could not do about
-// connections included; empty if nothing is.
+// unwell says what is wrong with a service, connections that its gate could not end
+// included; empty if nothing is. That it could not count them is no such thing.
 func unwell(h engine.Health) string {
 	why := ""
 	switch g := h.Gate; {
@@ -100,8 +100,6 @@ func unwell(h engine.Health) string {
 		why = h.State
 	case g != nil && g.Unended != "":
 		why = "connections to what is not allowed any more go on: " + g.Unended
-	case g != nil && g.Uncounted != "":
-		why = "connections could not be counted: " + g.Uncounted
 	default:
 		return ""
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/corral-sandbox/corral/internal/policy"
 	"github.com/corral-sandbox/corral/internal/spec"
 	"github.com/corral-sandbox/corral/internal/state"
+	"github.com/corral-sandbox/corral/internal/wayback"
 )
 
 func (a *app) up() *cobra.Command {
@@ -30,21 +31,24 @@ by the policy now is made anew, in order: what joins a gate ends before the gate
 does and starts after the gate has proven its rules. Where only names differ the
 gate is refreshed in place. It returns when all of it runs.
 
-The hooks of the policy run before something is started, unless the agent may
-have changed what they name since somebody was told: then nothing is touched.
+The hooks of the policy run when it starts from nothing: the first time, and after
+a corral down, which tells what the agent changed. Whatever else it does runs none.
 
-With --watch it stays, follows the engine, and heals what ends, without hooks:
-nobody looks. A signal ends the watch and leaves the sandbox up.`,
+With --watch it stays, follows the engine, and heals what ends. A signal ends
+the watch and leaves the sandbox up.`,
 		Example: `  corral up
   corral up --watch`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.with(c.Context(), func(p *project, e *engine.Engine) error {
 				notes, err := a.bringUp(c.Context(), e, p)
-				if err != nil || !watch {
+				if !watch || !watchable(err) {
 					return err
 				}
-				return a.keepUp(c.Context(), e, p, notes)
+				if err != nil {
+					a.report(err)
+				}
+				return a.keepUp(c.Context(), e, p, notes, err)
 			})
 		},
 	}
@@ -53,6 +57,10 @@ nobody looks. A signal ends the watch and leaves the sandbox up.`,
 	a.acceptFlag(c)
 	return c
 }
+
+// watchable reports whether what bringUp gave is no reason to go: all of it is up,
+// or was, and the gate has to try again.
+func watchable(err error) bool { return err == nil || errors.Is(err, errUnended) }
 
 // bringUp brings up an always-on sandbox and says what it did. Notes are what
 // it left as it is.
@@ -82,7 +90,11 @@ func (a *app) bringUp(ctx context.Context, e *engine.Engine, p *project) (notes 
 	if err := state.SetWanted(home, p.id(), true); err != nil {
 		return nil, err
 	}
-	h, err := a.heal(ctx, e, p, members, toStart)
+	to, err := a.fromNothing(p, members)
+	if err != nil {
+		return nil, err
+	}
+	h, err := a.heal(ctx, e, p, members, to)
 	for _, note := range h.notes {
 		a.sayf("%s", note)
 	}
@@ -96,6 +108,22 @@ func (a *app) bringUp(ctx context.Context, e *engine.Engine, p *project) (notes 
 	return h.notes, err
 }
 
+// fromNothing is toStart, for the hooks, if nothing is there of an always-on sandbox
+// and all that changed under an earlier one was told: corral down does that.
+func (a *app) fromNothing(p *project, members []engine.Member) (purpose, error) {
+	if len(members) > 0 || len(p.policy.PreLaunch) == 0 {
+		return toHeal, nil
+	}
+	switch open, err := untold(p.policy.File); {
+	case err != nil:
+		return toHeal, err
+	case open:
+		a.sayf("hooks.pre_launch did not run: an earlier start was not ended by corral down, which tells what changed")
+		return toHeal, nil
+	}
+	return toStart, nil
+}
+
 // lasting takes a project to where its always-on sandbox may be brought up.
 func (a *app) lasting(ctx context.Context, p *project) error {
 	if p.policy.Mode != policy.Daemon {
@@ -106,7 +134,7 @@ func (a *app) lasting(ctx context.Context, p *project) error {
 
 // heal brings up what is missing or wrong of an always-on sandbox, and touches
 // nothing else. The caller holds its lock since before members were listed. Hooks
-// run only toStart.
+// run only toStart, which is from nothing.
 func (a *app) heal(ctx context.Context, e *engine.Engine, p *project, members []engine.Member, to purpose) (*healing, error) {
 	h := &healing{app: a, engine: e, project: p, to: to}
 	var err error
@@ -169,8 +197,13 @@ func (h *healing) heal(ctx context.Context, members []engine.Member) error {
 		return err
 	}
 	// The refresh comes last: a gate that goes by the policy as it is now says
-	// that all else does too. And a service does not wait for names.
+	// that all else does too. And a service does not wait for names. One that
+	// keeps its old rights gets no new ones; one that ended has none, and perhaps
+	// for want of a name.
 	err = h.serve(ctx, now, status)
+	if err != nil && !errors.As(err, new(*engine.Ended)) {
+		return err
+	}
 	if status.Policy != h.project.policy.Digest {
 		h.sayf("the policy was changed: the gate is refreshed")
 		return errors.Join(err, h.refresh(ctx, now))
@@ -200,12 +233,14 @@ func (h *healing) look(ctx context.Context, members []engine.Member) error {
 	}
 	old := slices.DeleteFunc(slices.Clone(members), func(m engine.Member) bool { return m.Sandbox == h.project.id() })
 	if len(old) > 0 {
-		if err := h.mayHook(ctx, slices.ContainsFunc(old, mayWrite)); err != nil {
-			return err
-		}
 		h.sayf("%s ends: the policy has another name now", old[0].Sandbox)
 		if err := h.engine.Down(ctx, old); err != nil {
 			return err
+		}
+		for _, id := range sandboxes(old) { // it stays to be told, as do its later changes
+			if findings, err := changedSince(ctx, id); !errors.Is(err, errNoBaseline) {
+				showFindings(h.err, id, findings, err)
+			}
 		}
 	}
 	var paused []engine.Member
@@ -232,10 +267,7 @@ func (h *healing) look(ctx context.Context, members []engine.Member) error {
 // is empty if there is nothing yet. What can fail comes before the old ones end.
 func (h *healing) anew(ctx context.Context, why string) error {
 	h.did = true
-	err := h.mayHook(ctx, mayWrite(h.service))
-	if err == nil {
-		err = h.ready(ctx, h.project, h.to)
-	}
+	err := h.ready(ctx, h.project, h.to)
 	if err == nil {
 		err = h.prepare(ctx)
 	}
@@ -248,6 +280,7 @@ func (h *healing) anew(ctx context.Context, why string) error {
 	if why != "" {
 		h.sayf("the gate is made anew (%s)%s", why, h.ends())
 	}
+	older := h.onRecord()
 	var there []engine.Member
 	for _, m := range []engine.Member{h.service, h.gate} {
 		if m.ID != "" {
@@ -257,29 +290,13 @@ func (h *healing) anew(ctx context.Context, why string) error {
 	if err := h.engine.Down(ctx, there); err != nil {
 		return err
 	}
-	w, err := h.anotherLook(ctx)
-	if err != nil {
-		return err
-	}
+	w := h.anotherLook(ctx, older)
 	g, id, err := h.bring(ctx, h.engine, h.project, engine.PurposeDaemon, nil, engine.Terminal{})
 	if err != nil {
 		w.abandon(h.project)
 		return err
 	}
 	return h.begin(ctx, w, id, func() bool { return h.end(ctx, h.engine, g, id) })
-}
-
-// mayHook refuses what would run hooks that the agent may have written.
-func (h *healing) mayHook(ctx context.Context, runs bool) error {
-	if h.to != toStart {
-		return nil
-	}
-	return h.app.mayHook(ctx, h.project, runs, "look at them first; then corral down, which tells all that changed, and corral up")
-}
-
-// mayWrite reports whether a member is an agent that could write at this moment.
-func mayWrite(m engine.Member) bool {
-	return m.Role == engine.RoleService && (m.Running || m.State == "paused")
 }
 
 // prepare makes the images of what is asked for, and looks whether the rest of
@@ -326,9 +343,6 @@ func (h *healing) serve(ctx context.Context, now *engine.Gate, status spec.GateS
 			return nil
 		}
 	}
-	if err := h.mayHook(ctx, mayWrite(h.service)); err != nil {
-		return err
-	}
 	if err := h.ready(ctx, h.project, h.to); err != nil {
 		return err
 	}
@@ -353,15 +367,13 @@ func (h *healing) serve(ctx context.Context, now *engine.Gate, status spec.GateS
 		ended = ": what ran there was ended"
 	}
 	h.sayf("%s is made anew (%s)%s", now.Plan.Services[0].Name, why, ended)
+	older := h.onRecord()
 	if h.service.ID != "" {
 		if err := h.engine.Remove(ctx, h.service.ID); err != nil {
 			return err
 		}
 	}
-	w, err := h.anotherLook(ctx)
-	if err != nil {
-		return err
-	}
+	w := h.anotherLook(ctx, older)
 	id, err := h.engine.CreateService(ctx, now, now.Plan.Services[0], h.project.secrets, engine.Terminal{})
 	if err != nil {
 		w.abandon(h.project)
@@ -430,26 +442,29 @@ func stayed(err error) error {
 	return err
 }
 
-// anotherLook tells what changed so far under a service that ends, under
-// whatever name, and begins to look anew. Perhaps nobody reads what a watch tells:
-// it stays to be told.
-func (h *healing) anotherLook(ctx context.Context) (*watch, error) {
-	if h.to == toStart {
-		if err := h.tellUntold(ctx, h.project.policy.File, "", true); err != nil {
-			return nil, err
-		}
-		return h.lookBack(ctx, h.project, nil), nil
-	}
+// onRecord is the first look at a sandbox, if there is one. One that cannot be read
+// is told, and keeps nothing down.
+func (h *healing) onRecord() *wayback.Snapshot {
 	older, err := baseline(h.project.id())
-	if errors.Is(err, errNoBaseline) {
-		return h.lookBack(ctx, h.project, nil), nil
+	switch {
+	case errors.Is(err, errNoBaseline):
+		return nil
+	case err != nil:
+		showFindings(h.err, h.project.id(), nil, err)
+		return nil
 	}
-	if err != nil {
-		return nil, exit.Failedf("corral down forgets it; then corral up", "what the agent changed cannot be told: %w", err)
+	return &older
+}
+
+// anotherLook tells what changed since an older look, if there is one, under a
+// service that has ended, and begins to look anew. It stays to be told: perhaps
+// nobody reads what a heal says.
+func (h *healing) anotherLook(ctx context.Context, older *wayback.Snapshot) *watch {
+	if older != nil {
+		findings, err := compare(ctx, *older, nil)
+		showFindings(h.err, h.project.id(), findings, err)
 	}
-	findings, err := compare(ctx, older, nil)
-	showFindings(h.err, h.project.id(), findings, err)
-	return h.lookBack(ctx, h.project, &older), nil
+	return h.lookBack(ctx, h.project, older)
 }
 
 // carried brings back relays that ended under a gate that is well.

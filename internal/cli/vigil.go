@@ -32,8 +32,9 @@ const (
 )
 
 // keepUp heals an always-on sandbox whenever something happened to it, until
-// ctx ends or somebody takes it down. Notes were told already.
-func (a *app) keepUp(ctx context.Context, e *engine.Engine, p *project, notes []string) error {
+// ctx ends or somebody takes it down. Notes, and what failed if something did,
+// were told already.
+func (a *app) keepUp(ctx context.Context, e *engine.Engine, p *project, notes []string, failed error) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	poke := make(chan struct{}, 1)
@@ -53,6 +54,9 @@ func (a *app) keepUp(ctx context.Context, e *engine.Engine, p *project, notes []
 		heal:    func(ctx context.Context) (healed, error) { return u.healNow(ctx, e, file) },
 		well:    func(ctx context.Context) error { return allWell(ctx, e, file) },
 		notes:   notes,
+	}
+	if failed != nil {
+		v.told = failed.Error()
 	}
 	return v.keep(ctx, poke)
 }
@@ -140,13 +144,14 @@ type vigil struct {
 	well    func(context.Context) error
 
 	notes []string // that were told
+	told  string   // the error that was told last, empty once there was none
 }
 
 // keep heals after every poke, and every while anyway, until ctx ends or the
 // sandbox is taken down.
 func (v *vigil) keep(ctx context.Context, poke <-chan struct{}) error {
 	v.sayf("watching %s", v.sandbox)
-	pause, last, told := healFirst, time.Time{}, ""
+	pause, last := healFirst, time.Time{}
 	again := false // the last heal failed
 	for {
 		if !again {
@@ -169,23 +174,21 @@ func (v *vigil) keep(ctx context.Context, poke <-chan struct{}) error {
 		}
 		got, err := v.once(ctx)
 		if again = err != nil; !again {
-			told = ""
+			v.told, v.notes = "", slices.DeleteFunc(v.notes, func(note string) bool { return !slices.Contains(got.notes, note) })
 		}
 		for _, note := range got.notes {
 			if !slices.Contains(v.notes, note) {
 				v.sayf("%s", note)
+				v.notes = append(v.notes, note)
 			}
-		}
-		if err == nil {
-			v.notes = got.notes
 		}
 		switch {
 		case got.down:
 			v.sayf("%s was taken down", v.sandbox)
 			return nil
 		case err != nil:
-			if said := err.Error(); said != told { // the same again is no news
-				told = said
+			if said := err.Error(); said != v.told { // the same again is no news
+				v.told = said
 				v.report(err)
 			}
 		case got.did:

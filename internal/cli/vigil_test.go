@@ -48,7 +48,7 @@ func TestVigil(t *testing.T) {
 		failed := errors.New("no memory")
 		v, said := fake([]func(context.Context) (healed, error){
 			gives(healed{did: true, notes: []string{"old", "new"}}, nil),
-			gives(healed{}, failed), gives(healed{}, failed), gives(healed{}, errors.New("other")), gives(healed{}, failed),
+			gives(healed{notes: []string{"fails"}}, failed), gives(healed{notes: []string{"fails"}}, failed), gives(healed{}, failed), gives(healed{}, errors.New("other")), gives(healed{}, failed),
 			gives(healed{did: true, notes: []string{"old", "new"}}, nil),
 			gives(healed{}, nil),
 			gives(healed{down: true}, nil),
@@ -58,13 +58,34 @@ func TestVigil(t *testing.T) {
 		if err := v.keep(t.Context(), nil); err != nil {
 			t.Error(err)
 		}
-		want := []string{"watching s", "new", "s is up", "error: no memory", "error: other", "error: no memory", "s is up", "s was taken down"}
+		want := []string{"watching s", "new", "s is up", "fails", "error: no memory", "error: other", "error: no memory", "s is up", "s was taken down"}
 		if !slices.Equal(*said, want) {
 			t.Errorf("said %q", *said)
 		}
 		// 31, 32, 4, 8, 16, 62, 60 and 60 s or so: longer each time.
 		if took := time.Since(start); took < 3*time.Minute || took > 8*time.Minute {
 			t.Errorf("it took %v", took)
+		}
+	})
+}
+
+// What up told is no news to the watch that follows it, an error included.
+func TestVigilAfterAnError(t *testing.T) {
+	for err, want := range map[error]bool{nil: true, unended("no answer"): true, errors.Join(unended("x")): true, errNotAccepted: false} {
+		if got := watchable(err); got != want {
+			t.Errorf("%v: %v", err, got)
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		v, said := fake([]func(context.Context) (healed, error){
+			gives(healed{}, unended("no answer")), gives(healed{}, nil), gives(healed{}, unended("no answer")), gives(healed{down: true}, nil),
+		}, nil)
+		v.told = unended("no answer").Error()
+		if err := v.keep(t.Context(), nil); err != nil {
+			t.Error(err)
+		}
+		if want := []string{"watching s", "error: " + unended("no answer").Error(), "s was taken down"}; !slices.Equal(*said, want) {
+			t.Errorf("said %q", *said)
 		}
 	})
 }

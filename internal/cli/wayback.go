@@ -30,7 +30,8 @@ const (
 type watch struct {
 	taken   chan struct{} // closed once before and err are set
 	before  wayback.Snapshot
-	older   *wayback.Snapshot // an earlier look that stays the one to compare with
+	record  []byte // what was on record before
+	kept    bool   // before is on record instead
 	err     error
 	watcher *wayback.Watcher
 	stop    context.CancelFunc
@@ -40,21 +41,21 @@ type watch struct {
 // there at an older look, if there is one, is on record further on.
 func (a *app) lookBack(ctx context.Context, p *project, older *wayback.Snapshot) *watch {
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
-	w := &watch{taken: make(chan struct{}), stop: stop, older: older, watcher: wayback.Watch(ctx, p.roots(), p.shields)}
+	w := &watch{taken: make(chan struct{}), stop: stop, watcher: wayback.Watch(ctx, p.roots(), p.shields)}
 	scope := p.scope()
 	go func() {
 		defer close(w.taken)
 		ctx, cancel := context.WithTimeout(ctx, snapWithin)
 		defer cancel()
-		if len(scope.Roots) > 0 { // else there is nothing that it could change
+		if w.record, w.err = record(p.id()); w.err == nil && len(scope.Roots) > 0 { // else there is nothing that it could change
 			w.before, w.err = wayback.Take(ctx, scope)
 		}
 		if w.err == nil {
-			kept := w.before
+			merged := w.before
 			if older != nil {
-				kept = kept.Since(*older)
+				merged = merged.Since(*older)
 			}
-			w.err = keepBaseline(p.id(), &kept)
+			w.kept, w.err = true, keepBaseline(p.id(), &merged)
 		}
 	}()
 	return w
@@ -92,22 +93,32 @@ func (w *watch) end(ctx context.Context, a *app, p *project, gone bool) {
 	}
 }
 
-// abandon gives up on a sandbox that did not come up.
+// abandon gives up on a sandbox that did not come up: on record stays what was, for
+// the next start to tell.
 func (w *watch) abandon(p *project) {
 	w.stop()
 	<-w.taken
-	_ = keepBaseline(p.id(), w.older) // if it stays, the next start compares with it
+	if w.kept {
+		_ = keepRecord(p.id(), w.record)
+	}
 }
 
 // leftBehind tells what changed under a run that was cut short before it could
-// say so itself. The caller holds the lock of p.
+// say so itself, or a sandbox that was always on. The caller holds the lock of p.
 func (a *app) leftBehind(ctx context.Context, p *project) error {
-	return a.tellUntold(ctx, p.policy.File, cutShort, false, p.id())
+	first := cutShort
+	if p.policy.Mode == policy.Daemon {
+		first = notTold
+	}
+	return a.tellUntold(ctx, p.policy.File, first, false, p.id())
 }
 
-const cutShort = "an earlier run was cut short"
+const (
+	cutShort = "an earlier run was cut short"
+	notTold  = "nobody was told yet what an earlier start left"
+)
 
-// tellUntold tells, after a line that may be empty, what changed under each
+// tellUntold tells, after a line of its own, what changed under each
 // sandbox that a policy file has had and of which nobody told it, and forgets it.
 // The caller holds the locks of all of them, or of those held: one that another
 // corral is busy with is left to that.
@@ -133,7 +144,7 @@ func (a *app) tellUntold(ctx context.Context, file, first string, all bool, held
 		if errors.Is(blind, errNoBaseline) {
 			continue
 		}
-		if first != "" && (blind != nil || len(findings) > 0) {
+		if blind != nil || len(findings) > 0 {
 			fmt.Fprintf(a.err, "corral: %s\n", first)
 		}
 		showFindings(a.err, id, findings, blind)
@@ -253,11 +264,7 @@ func changedSince(ctx context.Context, sandbox string) ([]wayback.Finding, error
 // roots if its agent can write nothing of this machine.
 func baseline(sandbox string) (wayback.Snapshot, error) {
 	var none wayback.Snapshot
-	home, err := state.Home()
-	if err != nil {
-		return none, err
-	}
-	b, err := state.Baseline(home, sandbox)
+	b, err := record(sandbox)
 	switch {
 	case err != nil:
 		return none, err
@@ -269,6 +276,15 @@ func baseline(sandbox string) (wayback.Snapshot, error) {
 	return wayback.DecodeSnapshot(b)
 }
 
+// record is what is kept of the first look at a sandbox, nil if nothing is.
+func record(sandbox string) ([]byte, error) {
+	home, err := state.Home()
+	if err != nil {
+		return nil, err
+	}
+	return state.Baseline(home, sandbox)
+}
+
 // errNoBaseline is a sandbox without a first look to compare with.
 var errNoBaseline = errors.New("what was there at the start is not recorded")
 
@@ -278,17 +294,23 @@ const unchangeable = "nothing is writable\n"
 
 // keepBaseline lets another corral compare with before; nil ends that.
 func keepBaseline(sandbox string, before *wayback.Snapshot) error {
-	home, err := state.Home()
-	if err != nil {
-		return err
-	}
 	var b []byte
 	if before != nil && len(before.Scope().Roots) == 0 {
 		b = []byte(unchangeable)
 	} else if before != nil {
+		var err error
 		if b, err = json.Marshal(before); err != nil {
 			return err
 		}
+	}
+	return keepRecord(sandbox, b)
+}
+
+// keepRecord replaces a record by b, of which nil is none.
+func keepRecord(sandbox string, b []byte) error {
+	home, err := state.Home()
+	if err != nil {
+		return err
 	}
 	return state.SetBaseline(home, sandbox, b)
 }

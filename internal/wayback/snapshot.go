@@ -2,6 +2,7 @@ package wayback
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -258,4 +259,29 @@ func unlookable(err error) string {
 		return "reached through a symbolic link"
 	}
 	return "unreadable: " + err.Error()
+}
+
+// Since is s where an older snapshot did not look, and that where it did: the two
+// are one to compare with what comes later.
+func (s Snapshot) Since(older Snapshot) Snapshot {
+	if len(older.Roots) == 0 {
+		return s
+	}
+	out := Snapshot{Version: version, Home: cmp.Or(s.Home, older.Home)}
+	out.Roots, out.Also = slices.Clone(older.Roots), slices.Clone(older.Also)
+	for _, r := range s.Roots {
+		if !slices.Contains(out.Roots, r) {
+			out.Roots = append(out.Roots, r)
+		}
+	}
+	for _, p := range s.Also {
+		if !slices.Contains(out.Also, p) {
+			out.Also = append(out.Also, p)
+		}
+	}
+	old := func(p Raw) bool { return slices.ContainsFunc(older.Roots, func(r Raw) bool { return within(p, r) }) }
+	out.Files = append(slices.Clone(older.Files), slices.DeleteFunc(slices.Clone(s.Files), func(f File) bool { return old(f.Path) })...)
+	slices.SortFunc(out.Files, func(a, b File) int { return cmp.Compare(a.Path, b.Path) })
+	out.Incomplete = append(slices.Clone(older.Incomplete), slices.DeleteFunc(slices.Clone(s.Incomplete), func(g Gap) bool { return old(g.Below) })...)
+	return out
 }

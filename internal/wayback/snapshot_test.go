@@ -127,3 +127,31 @@ func FuzzDecodeSnapshot(f *testing.F) {
 		}
 	})
 }
+
+// A later look is about what the older one did not see, and nothing is told less.
+func TestSince(t *testing.T) {
+	old, added := realDir(t), realDir(t)
+	for _, dir := range []string{old, added} {
+		write(t, dir, ".envrc", "x")
+		write(t, dir, "script", "x")
+	}
+	first := taken(t, Scope{Roots: []string{old}, Also: []string{old + "/script"}})
+	write(t, old, ".envrc", "y")
+	write(t, old, "script", "y")
+	write(t, added, ".envrc", "before it was a mount")
+	both := taken(t, Scope{Roots: []string{added, old}, Also: []string{added + "/script", old + "/script"}}).Since(first)
+	if err := both.valid(); err != nil {
+		t.Fatal(err)
+	}
+	write(t, added, "script", "y")
+	got := told(old, Compare(both, taken(t, both.Scope())))
+	if want := lines("  .envrc: changed", "  script: changed", added+"/script: changed"); strings.ReplaceAll(got, "  /", "/") != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+	if got := first.Since(Snapshot{}); len(got.Files) != len(first.Files) {
+		t.Errorf("after nothing: %+v", got)
+	}
+	if got := (Snapshot{}).Since(first); got.valid() != nil || len(got.Files) != len(first.Files) {
+		t.Errorf("before nothing: %+v", got)
+	}
+}

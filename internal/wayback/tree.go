@@ -47,43 +47,37 @@ type Scope struct {
 func Take(ctx context.Context, s Scope) (Snapshot, error) { return take(ctx, s, entriesMost) }
 
 func take(ctx context.Context, scope Scope, most int) (Snapshot, error) {
-	return (&taker{budget: budget{ctx: ctx, left: most}, Scope: scope, files: map[string]File{}, handles: map[string]*directory{}}).take()
-}
-
-func (t *taker) take() (Snapshot, error) {
-	s := Snapshot{Version: version, Home: Raw(t.Home)}
-	if len(t.Roots) == 0 {
+	s := Snapshot{Version: version, Home: Raw(scope.Home)}
+	if len(scope.Roots) == 0 {
 		return s, errors.New("no directory to look at")
 	}
-	for _, p := range t.Also {
+	for _, p := range scope.Also {
 		s.Also = append(s.Also, Raw(p))
 	}
-	for _, p := range slices.Concat(t.Roots, t.Also) {
+	for _, p := range slices.Concat(scope.Roots, scope.Also) {
 		if !clean(Raw(p)) {
 			return s, fmt.Errorf("%q is not an absolute path", p)
 		}
 	}
-	if t.Home != "" && !clean(s.Home) {
-		return s, fmt.Errorf("%q is not an absolute path", t.Home)
+	if scope.Home != "" && !clean(s.Home) {
+		return s, fmt.Errorf("%q is not an absolute path", scope.Home)
 	}
+	t := taker{budget: budget{ctx: ctx, left: most}, Scope: scope, files: map[string]File{}, handles: map[string]*directory{}}
 	defer func() {
 		for _, d := range t.handles {
 			d.close()
 		}
 	}()
-	for _, p := range t.Also {
+	for _, p := range scope.Also {
 		t.want(want{row: rowAlso}, "", p)
 	}
-	for _, root := range t.Roots {
+	for _, root := range scope.Roots {
 		s.Roots = append(s.Roots, Raw(root))
 		t.root = root
 		t.takeRoot()
 	}
 	t.person()
 	t.named()
-	if t.few {
-		t.single()
-	}
 	for _, p := range slices.Sorted(maps.Keys(t.files)) {
 		s.Files = append(s.Files, t.files[p])
 	}
@@ -126,7 +120,6 @@ type taker struct {
 	memory  int   // bytes of files, gaps and wanted, about
 	handles map[string]*directory
 	wanted  []want
-	few     bool // only what is wanted is looked at
 }
 
 // want is a file or directory that something else names.
@@ -158,9 +151,6 @@ func (t *taker) takeRoot() {
 		return
 	}
 	d, err := openRoot(t.root)
-	if err == errFile && t.few {
-		return
-	}
 	if err == errFile { // a mount of one file
 		dir, name := path.Split(t.root)
 		if d, err = openRoot(path.Clean(dir)); err == nil {
@@ -179,9 +169,7 @@ func (t *taker) takeRoot() {
 		return
 	}
 	t.handles[t.root] = d
-	if !t.few {
-		t.walk(d, "", ordinary, 0)
-	}
+	t.walk(d, "", ordinary, 0)
 }
 
 // cause is the system call's own error.

@@ -137,4 +137,13 @@ func TestRefreshThatEndsNotAll(t *testing.T) {
 			t.Errorf("corral %v: %v", c.args, r)
 		}
 	}
+	// It is up, so there is something to watch.
+	said = &lines{news: make(chan struct{}, 1)}
+	c, _ = s.begin(said, "up", "--watch")
+	mark = said.await(t, 0, "go on: ")
+	said.await(t, mark, "watching "+s.id)
+	if err := c.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Wait()
 }

@@ -243,6 +243,12 @@ func TestUpOfWhatEnds(t *testing.T) {
 	if r := s.corral("verify"); r.code != 1 || !strings.Contains(r.err, "it ended with status 3") {
 		t.Errorf("verify: %v", r)
 	}
+	// Perhaps for want of a name: that keeps no name closed.
+	s.lab.DNS.Set("new.allowed.test", lab.A("44.10.0.11"))
+	s.write("corral.yaml", strings.Replace(always("ends", `[sh, -c, "exit 3"]`), "allow: [", "allow: [{domain: new.allowed.test, ports: [443]}, ", 1))
+	if r := s.corral("up", "--accept"); !strings.Contains(r.err, "added    44.10.0.11:443") {
+		t.Errorf("another name: %v", r)
+	}
 }
 
 // lines are what a command says as it comes.
@@ -339,26 +345,30 @@ func TestUpOfARepository(t *testing.T) {
 	}
 }
 
-// What cannot be made ends nothing that is up: a hook or a build that fails
-// comes before the end of the old ones. A refresh that fails keeps nothing down.
+// What cannot be made ends nothing that is up: a build that fails comes
+// before the end of the old ones, and no name of a policy that did not come to be is
+// opened. A refresh that fails keeps nothing down.
 func TestUpThatFails(t *testing.T) {
 	t.Parallel()
 	s := project(t, always("fails", forever))
 	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
 	s.must("up")
+	s.lab.DNS.Set("new.allowed.test", lab.A("44.10.0.11"))
 	gate, agent := s.identity(s.gate()), s.identity(s.agent())
 	base := always("fails", forever)
 	for _, c := range []struct{ more, said string }{
-		{"hooks: {pre_launch: [\"false\"]}\nhost_services: [{name: x, port: 8098}]\n", "the gate is to be made anew (another is asked for: host services): "},
+		{"image: {run: [\"false\"]}\nhost_services: [{name: x, port: 8098}]\n", "the gate is to be made anew (another is asked for: host services): "},
 		{"image: {run: [\"false\"]}\n", "building the image of service main failed"},
-		{"hooks: {pre_launch: [\"false\"]}\nresources: {pids: 222}\n", "hook \"false\""},
 	} {
-		s.write("corral.yaml", base+c.more)
+		s.write("corral.yaml", strings.Replace(base, "allow: [", "allow: [{domain: new.allowed.test, ports: [443]}, ", 1)+c.more)
 		if r := s.corral("up", "--accept"); r.code != 1 || !strings.Contains(r.err, c.said) {
 			t.Errorf("%s: %v", c.more, r)
 		}
 		if s.identity(s.gate()) != gate || s.identity(s.agent()) != agent {
 			t.Fatalf("%s: something was made anew or ended", c.more)
+		}
+		if r := s.corral("status"); !strings.Contains(r.out, "was changed") || strings.Contains(r.out, "new.allowed.test") {
+			t.Errorf("%s: an agent with its old rights gets new names: %v", c.more, r)
 		}
 	}
 
@@ -485,9 +495,8 @@ func TestUpWatch(t *testing.T) {
 	}
 }
 
-// Hooks run for a person alone, and not over what the agent may have put where
-// they look: a watch runs none, whatever it heals, and what it tells stays to be
-// told.
+// Hooks run when an always-on sandbox starts from nothing and all was told, and never
+// otherwise: whatever heals it, what the agent changed stays to be told.
 func TestUpHooks(t *testing.T) {
 	t.Parallel()
 	s := cloned(t, 0, always("hooks", forever))
@@ -496,87 +505,74 @@ func TestUpHooks(t *testing.T) {
 	s.own(filepath.Join(s.dir, "work"))
 	script, witness := filepath.Join(s.dir, "work", "backup.sh"), filepath.Join(s.dir, "WITNESS")
 	s.write("work/backup.sh", "true\n")
-	ran := func() bool { _, err := os.Stat(witness); return err == nil }
+	const hook, untold = "hook: sh work/backup.sh", "hooks.pre_launch did not run: an earlier start was not ended by corral down"
+	up := func(want string) {
+		t.Helper()
+		if r := s.corral("up"); r.code != 0 || !strings.Contains(r.err, want) || strings.Contains(r.err, hook) || strings.Contains(r.err, untold) != (want == untold) {
+			t.Errorf("want %s: %v", want, r)
+		}
+		if _, err := os.Stat(witness); err == nil {
+			t.Fatalf("%s: a hook ran", want)
+		}
+	}
 
 	said := &lines{news: make(chan struct{}, 1)}
 	c, _ := s.begin(said, "up", "--watch", "--accept")
 	mark := said.await(t, 0, "watching "+s.id)
-	for _, want := range []string{"the agent may rewrite what a command on this machine names, which runs as you: work/backup.sh", "hook: sh work/backup.sh"} {
+	for _, want := range []string{"the agent may rewrite what a command on this machine names, which runs as you: work/backup.sh", hook} {
 		if !strings.Contains(said.String(), want) {
 			t.Errorf("not said: %s in %s", want, said)
 		}
 	}
-	s.must("shell", "--", "sh", "-c", "echo touch WITNESS > "+script)
+	docker(t, "exec", s.agent(), "sh", "-c", "echo 'touch WITNESS; exit 3' > "+script+"")
 	docker(t, "kill", s.agent())
-	mark = said.await(t, mark, "main is started again (it was killed)")
-	mark = said.await(t, mark, s.id+" is up\n")
-	docker(t, "rm", "--force", s.agent())
-	mark = said.await(t, mark, "main is made anew (it is gone)")
-	mark = said.await(t, mark, "work/backup.sh: changed")
-	mark = said.await(t, mark, s.id+" is up\n")
+	mark = said.await(t, mark, "main is started again")
+	said.await(t, mark, s.id+" is up\n")
 	if err := c.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	said.await(t, mark, "not watched any more")
 	_ = c.Wait()
-	if ran() || strings.Count(said.String(), "hook:") != 1 {
+	if strings.Count(said.String(), "hook:") != 1 {
 		t.Errorf("a watch runs hooks: %s", said)
 	}
-
-	if r := s.corral("up"); r.code != 0 || !strings.Contains(r.err, "is up already") {
-		t.Errorf("nothing is to be started: %v", r)
-	}
+	up("is up already")
 	docker(t, "kill", s.agent())
-	gate, agent := s.identity(s.gate()), s.identity(s.agent())
-	for range 2 {
-		if r := s.corral("up"); r.code != 1 || !strings.Contains(r.err, "no hook was run") || !strings.Contains(r.err, "work/backup.sh: changed") || !strings.Contains(r.err, "hint: look at them first; then corral down") {
-			t.Errorf("the agent has written what a hook names: %v", r)
-		}
-	}
-	if ran() || s.identity(s.gate()) != gate || s.identity(s.agent()) != agent {
-		t.Error("something was touched")
-	}
+	up("main is started again")
+	docker(t, "rm", "--force", s.agent())
+	up("work/backup.sh: changed")
+	docker(t, "rm", "--force", s.agent(), s.gate())
+	up(untold)
 	if r := s.must("down"); !strings.Contains(r.err, "work/backup.sh: changed") {
 		t.Errorf("down does not tell it: %v", r)
 	}
-	if s.must("up"); !ran() {
-		t.Error("the hook did not run, though all was told")
+	// All was told. And where a hook fails nothing was begun: the next up runs them.
+	for range 2 {
+		if r := s.corral("up"); r.code != 1 || !strings.Contains(r.err, hook) || len(s.containers()) > 0 {
+			t.Errorf("after a down: %v", r)
+		}
 	}
-
-	// An agent that runs could write it between the look and the hook.
-	docker(t, "kill", s.gate())
-	if r := s.corral("up"); r.code != 1 || !strings.Contains(r.err, "the agent is up, and could change what they name before they read it: work/backup.sh") {
-		t.Errorf("the agent runs: %v", r)
+	if _, err := os.Stat(witness); err != nil {
+		t.Error(err)
 	}
-	// What nobody told is told by a down too that finds nothing up.
-	docker(t, "rm", "--force", s.agent(), s.gate())
-	s.write("work/backup.sh", "true\n")
-	if r := s.corral("up"); r.code != 1 || !strings.Contains(r.err, "work/backup.sh: changed") {
-		t.Errorf("all of it is gone: %v", r)
-	}
-	if r := s.must("down"); !strings.Contains(r.err, "work/backup.sh: changed") {
-		t.Errorf("down of nothing: %v", r)
-	}
-	s.must("up")
 }
 
-// A run that was cut short has told nothing: the next one does, and runs no hook
-// that names what has changed.
+// A run that was cut short has told nothing: the next one does, and with hooks does
+// nothing else.
 func TestHooksAfterARunThatWasCutShort(t *testing.T) {
 	t.Parallel()
 	s := cloned(t, 0, "profile: shell\nname: cut\nhooks: {pre_launch: [sh ./backup.sh]}\n")
 	s.write("backup.sh", "true\n")
 	s.accept()
-	s.abandoned("echo touch WITNESS > backup.sh; echo x > .envrc; echo up", "up")
+	s.abandoned("echo 'touch WITNESS; exit 3' > backup.sh; echo x > .envrc; echo up", "up")
 	docker(t, "wait", s.agent())
 	r := s.corral("run", "--", "true")
-	if r.code != 1 || !strings.Contains(r.err, "an earlier run was cut short") || !strings.Contains(r.err, ".envrc") || !strings.Contains(r.err, "no hook was run") {
+	if r.code != 1 || !strings.Contains(r.err, "an earlier run was cut short") || !strings.Contains(r.err, ".envrc") || !strings.Contains(r.err, "the commands of hooks.pre_launch did not run") || strings.Contains(r.err, "hook:") {
 		t.Errorf("the next run: %v", r)
 	}
 	if _, err := os.Stat(filepath.Join(s.dir, "WITNESS")); err == nil {
 		t.Error("it ran the hook")
 	}
-	if r := s.corral("run", "--", "true"); r.code != 0 || !strings.Contains(r.err, "hook: sh ./backup.sh") {
+	if r := s.corral("run", "--", "true"); r.code != 1 || !strings.Contains(r.err, "hook: sh ./backup.sh\n") || !strings.Contains(r.err, "exit status 3") {
 		t.Errorf("the one after it: %v", r)
 	}
 }
