@@ -49,6 +49,19 @@ func mount(m policy.Mount) Mount {
 	return Mount{Path: m.Path, ReadOnly: m.ReadOnly, Dev: m.Dev, Ino: m.Ino, Submounts: m.Submounts}
 }
 
+// workDir is the project's directory where mounts bring it, or the way to
+// something in it, inside. Elsewhere it is the agent's home: the engine would make
+// the directory, as root, where only what is declared may be.
+func workDir(project string, mounts []Mount) string {
+	if slices.ContainsFunc(mounts, func(m Mount) bool { return within(project, m.Target()) || within(m.Target(), project) }) {
+		return project
+	}
+	return Home
+}
+
+// within reports whether a clean path is dir, or lies below it.
+func within(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }
+
 // shield reports whether a mount is there to cover a part of a repository.
 func (s Service) shield(m Mount) bool {
 	return slices.ContainsFunc(s.Shields, func(o Mount) bool { return o.Path == m.Path })

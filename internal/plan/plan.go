@@ -80,13 +80,13 @@ type Service struct {
 	Environment map[string]string
 	Passed      []string // variables of Environment that are whatever whoever brings it up has
 	Secrets     []string // variables whose values only the engine is given
-	WorkDir     string
-	Mounts      []Mount // all of them, what holds others first
-	Furniture   []Mount // those of Mounts that the profile brings
-	Shields     []Mount // those of Mounts that cover parts of a repository
-	Git         string  // what of repositories they leave writable, in words
-	Memory      int64   // bytes, 0: no bound
-	NanoCPUs    int64   // 0: no bound
+	WorkDir     string   // exists inside without the engine making it
+	Mounts      []Mount  // all of them, what holds others first
+	Furniture   []Mount  // those of Mounts that the profile brings
+	Shields     []Mount  // those of Mounts that cover parts of a repository
+	Git         string   // what of repositories they leave writable, in words
+	Memory      int64    // bytes, 0: no bound
+	NanoCPUs    int64    // 0: no bound
 	Pids        int64
 
 	Base       string // the image that Dockerfile builds on
@@ -224,7 +224,7 @@ func Build(p *policy.Policy, prof *profile.Profile, h Host, address netip.Addr, 
 		Environment: environment(prof, h, gate.Spec.Sandbox),
 		Passed:      sortedKeys(h.Environment),
 		Secrets:     h.Secrets,
-		WorkDir:     p.Dir,
+		WorkDir:     workDir(p.Dir, bound),
 		Mounts:      bound,
 		Furniture:   h.Furniture,
 		Shields:     h.Shields,

@@ -201,3 +201,38 @@ func TestPolicyIsShielded(t *testing.T) {
 		}
 	}
 }
+
+// A service begins where something is: what the engine would have to make of the
+// way to a project that is not mounted, host-home-only-mounts finds.
+func TestWorkDirIsThere(t *testing.T) {
+	prof, err := profile.Load("shell")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		mode   policy.Mode
+		mounts []policy.Mount
+		want   string
+	}{
+		{policy.Run, nil, "/h/p"},
+		{policy.Daemon, nil, Home},
+		{policy.Daemon, []policy.Mount{{Path: "/h/p"}}, "/h/p"},
+		{policy.Daemon, []policy.Mount{{Path: "/h", ReadOnly: true}}, "/h/p"},
+		{policy.Daemon, []policy.Mount{{Path: "/h/p/data"}}, "/h/p"},
+		{policy.Daemon, []policy.Mount{{Path: "/h/p2"}, {Path: "/h/q"}}, Home},
+	} {
+		p := &policy.Policy{Name: "a", File: "/h/p/corral.yaml", Self: policy.Mount{Path: "/h/p/corral.yaml", ReadOnly: true}, Dir: "/h/p",
+			Mounts: c.mounts, Mode: c.mode, Image: policy.Image{Base: policy.DefaultBase}}
+		if c.mode == policy.Run {
+			p.Project = policy.Mount{Path: p.Dir}
+		}
+		got, err := Build(p, prof, host(), netip.MustParseAddr("172.30.0.2"), nil)
+		if err != nil {
+			t.Errorf("%v: %v", c.mounts, err)
+			continue
+		}
+		if s := got.Services[0]; s.WorkDir != c.want {
+			t.Errorf("%v %v: %s, want %s", c.mode, c.mounts, s.WorkDir, c.want)
+		}
+	}
+}

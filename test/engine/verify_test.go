@@ -124,6 +124,16 @@ func TestVerifyHostHome(t *testing.T) {
 	if r := s.corral("verify"); r.code != 0 || !strings.Contains(r.out, "ok   host-home-only-mounts\n") {
 		t.Error(r)
 	}
+	// One that mounts no project brings no directory of that name.
+	s.write("corral.yaml", nothing+"mode: daemon\nprofile_options: {shell: {command: "+forever+"}}\n")
+	s.must("up", "--accept")
+	if r := s.corral("verify"); r.code != 0 || !strings.Contains(r.out, "ok   host-home-only-mounts\n") {
+		t.Error(r)
+	}
+	if r := s.corral("shell", "--", "sh", "-c", "pwd; ls -d "+home); r.out != plan.Home+"\n" || !strings.Contains(r.err, "No such file") {
+		t.Error(r)
+	}
+	s.must("down")
 	s.write("corral.yaml", nothing+"image:\n  run: [\"mkdir -p "+home+" && echo x > "+home+"/.bashrc\"]\n")
 	if r := s.corral("verify", "--accept"); r.code != 1 || !strings.Contains(r.out, "FAIL host-home-only-mounts: "+home+"/.bashrc is there\n") {
 		t.Error(r)
