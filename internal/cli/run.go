@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -91,9 +90,6 @@ func (a *app) runAgent(ctx context.Context, p *project, e *engine.Engine, args [
 	return nil
 }
 
-// agentGrace is what an agent that has lost its network has to end by itself.
-const agentGrace = 10 * time.Second
-
 // guard watches the gate of a run. If that is lost, it says so at once and ends
 // the agent, which has no network any more and never will. The result ends the
 // watch and says what became of the gate, empty if nothing did.
@@ -111,7 +107,7 @@ func (a *app) guard(ctx context.Context, e *engine.Engine, g *engine.Gate, servi
 			begin, end = "\r\n", "\r\n"
 		}
 		fmt.Fprintf(a.err, "%scorral: the gate ended (%s): the agent has no network any more and is ended%s", begin, printable.Escape(why), end)
-		if err := e.Stop(ctx, service, agentGrace); err != nil && ctx.Err() == nil {
+		if err := e.Stop(ctx, service); err != nil && ctx.Err() == nil {
 			fmt.Fprintf(a.err, "%scorral: %s%s", begin, printable.Escape(engine.Plain(err.Error())), end)
 		}
 		said <- why

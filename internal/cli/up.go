@@ -369,7 +369,7 @@ func (h *healing) serve(ctx context.Context, now *engine.Gate, status spec.GateS
 	h.sayf("%s is made anew (%s)%s", now.Plan.Services[0].Name, why, ended)
 	older := h.onRecord()
 	if h.service.ID != "" {
-		if err := h.engine.Remove(ctx, h.service.ID); err != nil {
+		if err := h.engine.Retire(ctx, h.service); err != nil {
 			return err
 		}
 	}

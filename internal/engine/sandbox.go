@@ -95,18 +95,19 @@ func (e *Engine) Members(ctx context.Context, policy string) ([]Member, error) {
 // after what is always on.
 func (m Member) Unattended() bool { return m.Purpose != PurposeDaemon && ownerLife(m.Owner) == gone }
 
-// Down takes containers away: what joins gates first, gates last. What relays
-// did for them ends, and a relay that serves nobody goes, whoever left it.
+// Down takes containers away: what joins gates first, as Retire does, gates last.
+// What relays did for them ends, and a relay that serves nobody goes, whoever left it.
 func (e *Engine) Down(ctx context.Context, members []Member) error {
-	var services, gates []string
+	var services []Member
+	var gates []string
 	for _, m := range members {
 		if m.Role == RoleGate {
 			gates = append(gates, m.ID)
 		} else {
-			services = append(services, m.ID)
+			services = append(services, m)
 		}
 	}
-	return errors.Join(e.removeAll(ctx, services), e.takeAway(ctx, "", gates...))
+	return errors.Join(e.Retire(ctx, services...), e.takeAway(ctx, "", gates...))
 }
 
 // Clear removes what a corral that was cut short left of a policy's sandbox.

@@ -4,11 +4,15 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/events"
 	"github.com/docker/docker/api/types/filters"
+
+	"github.com/corral-sandbox/corral/internal/printable"
 )
 
 // happenings are the events after which a sandbox may be another than it was.
@@ -111,13 +115,42 @@ func (e *Engine) GateLost(ctx context.Context, gate, service string) (why string
 	return why, lost && ctx.Err() == nil
 }
 
-// Stop ends a service in order: it is asked, and after grace it is killed.
-func (e *Engine) Stop(ctx context.Context, id string, grace time.Duration) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace+settleWithin)
+// Grace is what a service that was asked to end has to do so by itself.
+const Grace = 10 * time.Second
+
+// Stop ends a service in order: it is asked, and after Grace it is killed.
+func (e *Engine) Stop(ctx context.Context, id string) error {
+	return e.stop(context.WithoutCancel(ctx), id)
+}
+
+// stop is Stop until ctx ends: what then becomes of the service is not waited for.
+func (e *Engine) stop(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeout(ctx, Grace+settleWithin)
 	defer cancel()
-	seconds := int(grace.Seconds())
+	seconds := int(Grace.Seconds())
 	if err := e.api.ContainerStop(ctx, id, container.StopOptions{Timeout: &seconds}); err != nil {
 		return fmt.Errorf("service: %w", err)
 	}
 	return nil
+}
+
+// Retire takes services of a sandbox away. Those that are always on and run are
+// asked first, all at once; the end of ctx cuts their Grace short. Whoever runs
+// another can ask it there, and one that is paused cannot hear.
+func (e *Engine) Retire(ctx context.Context, services ...Member) error {
+	var asked sync.WaitGroup
+	var ids []string
+	for _, s := range services {
+		ids = append(ids, s.ID)
+		if s.Purpose != PurposeDaemon || s.State != container.StateRunning {
+			continue
+		}
+		asked.Go(func() {
+			if err := e.stop(ctx, s.ID); err != nil && ctx.Err() == nil && !errdefs.IsNotFound(err) {
+				e.Progress("%s was not asked to end: %s", s.Service, printable.Escape(Plain(err.Error())))
+			}
+		})
+	}
+	asked.Wait()
+	return e.removeAll(ctx, ids)
 }

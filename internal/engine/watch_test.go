@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -55,6 +56,81 @@ func TestGateLostBesideAFailingEngine(t *testing.T) {
 			defer cancel()
 			if why, lost := e.GateLost(ctx, "g", "s"); !lost || why == "" {
 				t.Errorf("%q, %v after %d questions", why, lost, asked.Load())
+			}
+		})
+	}
+}
+
+// What is always on is asked to end, all of it at once, before anything is
+// removed, and the gates go last. What cannot hear or has ended is not asked.
+func TestServicesAreAskedFirst(t *testing.T) {
+	for _, c := range []struct {
+		name        string
+		interrupted bool // while it waits for the services
+		refused     bool // the engine does not ask
+	}{{"well", false, false}, {"interrupted", true, false}, {"refused", false, true}} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			var mu sync.Mutex
+			var removed, told []string
+			asked := map[string]bool{}
+			both := make(chan struct{})
+			e := answered(t, func(w http.ResponseWriter, r *http.Request, path string) {
+				words := strings.Split(strings.TrimPrefix(path, "/"), "/")
+				mu.Lock()
+				defer mu.Unlock()
+				switch {
+				case words[len(words)-1] == "stop":
+					if got := r.URL.Query().Get("t"); got != "10" {
+						t.Errorf("%s has %s s", words[1], got)
+					}
+					if len(removed) > 0 {
+						t.Errorf("%s is asked after %v went", words[1], removed)
+					}
+					if asked[words[1]] = true; len(asked) == 2 {
+						close(both)
+					}
+					mu.Unlock()
+					<-both
+					switch {
+					case c.interrupted:
+						cancel()
+						<-r.Context().Done()
+					case c.refused:
+						http.Error(w, `{"message":"busy"}`, http.StatusInternalServerError)
+					default:
+						w.WriteHeader(http.StatusNoContent)
+					}
+					mu.Lock()
+				case r.Method == http.MethodDelete:
+					removed = append(removed, words[1])
+					w.WriteHeader(http.StatusNoContent)
+				default:
+					w.Header().Set("Content-Type", "application/json")
+					w.Write([]byte("[]"))
+				}
+			})
+			e.Progress = func(format string, args ...any) {
+				mu.Lock()
+				defer mu.Unlock()
+				told = append(told, fmt.Sprintf(format, args...))
+			}
+			service := func(id, state, purpose string) Member {
+				return Member{ID: id, Service: id, Role: RoleService, Purpose: purpose, State: state, Running: state == container.StateRunning}
+			}
+			err := e.Down(ctx, []Member{
+				{ID: "gate", Role: RoleGate, Purpose: PurposeDaemon, State: container.StateRunning, Running: true},
+				service("one", container.StateRunning, PurposeDaemon), service("two", container.StateRunning, PurposeDaemon),
+				service("paused", container.StatePaused, PurposeDaemon), service("ended", container.StateExited, PurposeDaemon),
+				service("run", container.StateRunning, PurposeRun),
+			})
+			if err != nil || len(asked) != 2 || !asked["one"] || !asked["two"] || strings.Join(removed, " ") != "one two paused ended run gate" {
+				t.Errorf("%v: asked %v, removed %v", err, asked, removed)
+			}
+			if (len(told) == 2) != c.refused {
+				t.Errorf("told %q", told)
 			}
 		})
 	}

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/corral-sandbox/corral/internal/engine"
 	"github.com/corral-sandbox/corral/internal/spec"
 	"github.com/corral-sandbox/corral/test/lab"
 )
@@ -401,6 +402,40 @@ func TestUpOfWhatWasNeverStarted(t *testing.T) {
 	}
 	if r := s.corral("verify"); r.code != 0 {
 		t.Error(r)
+	}
+}
+
+// What is always on is asked to end before it is taken away, by an up that makes
+// it anew and by a down, which Ctrl-C cuts short.
+func TestServicesAreAsked(t *testing.T) {
+	t.Parallel()
+	const script = `trap 'sleep 0.3; echo asked >> said; test -p heard || exit; echo > heard' TERM; echo up; while :; do sleep 0.1; done`
+	s := cloned(t, 0, nothing)
+	s.host("mkdir data")
+	data := filepath.Join(s.dir, "data")
+	policy := "profile: shell\nname: nothing\nmode: daemon\nmounts: {rw: [" + data + "]}\n" +
+		fmt.Sprintf("profile_options: {shell: {command: [bash, -c, %q]}}\n", "cd "+data+"; "+script)
+	asked := func() string {
+		b, _ := os.ReadFile(filepath.Join(data, "said"))
+		return string(b)
+	}
+	s.write("corral.yaml", policy)
+	s.accept()
+	s.must("up")
+	s.write("corral.yaml", policy+"resources: {pids: 500}\n")
+	if s.must("up"); asked() != "asked\n" {
+		t.Errorf("made anew: %q", asked())
+	}
+	s.host("mkfifo data/heard")
+	begun := time.Now()
+	down, _ := s.begin(nil, "down")
+	s.host("timeout 30 cat data/heard")
+	if err := down.Process.Signal(syscall.SIGINT); err != nil {
+		t.Error(err)
+	}
+	down.Wait()
+	if took := time.Since(begun); took >= engine.Grace || asked() != "asked\nasked\n" || len(s.containers()) > 0 {
+		t.Errorf("down: %v after %v: %q, left %v", down.ProcessState, took, asked(), s.containers())
 	}
 }
 
