@@ -21,8 +21,10 @@ func (a *app) shell() *cobra.Command {
 		Short: "Open a shell behind the fence, beside the agent",
 		Long: `Opens a shell, or runs a command, in the sandbox that is up: as the agent's user,
 in its container, after the same proof of the fence. If none is up, one is
-brought up for it, as corral run does. The exit status is the shell's. The agent
-is the same user: it can see and change what you do there.`,
+brought up for it, as corral run does; one of mode: daemon is corral up's to
+bring up. A policy that was changed meanwhile is told, and takes no effect by
+this. The exit status is the shell's. The agent is the same user: it can see and
+change what you do there.`,
 		Example: `  corral shell
   corral shell -- git status
   corral shell < commands.sh`,
@@ -60,8 +62,8 @@ func (a *app) enter(ctx context.Context, p *project, e *engine.Engine, args []st
 	if err != nil {
 		return err
 	}
-	if wrong := p.outdated(members, &status); wrong != "" {
-		return exit.Failedf(cure(service, "corral down ends it; the next corral shell is behind the policy as it is now"), "%s", wrong)
+	if wrong := p.outdated(members, &status); wrong != "" { // it is what is up that one wants to look at
+		a.sayf("%s (%s)", wrong, cure(service, "corral down ends it; the next corral shell is behind the policy as it is now"))
 	}
 	var env []string
 	for _, name := range []string{"TERM", "COLORTERM"} { // it may be another terminal than the agent's
