@@ -80,7 +80,7 @@ type Service struct {
 	Environment map[string]string
 	Passed      []string // variables of Environment that are whatever whoever brings it up has
 	Secrets     []string // variables whose values only the engine is given
-	WorkDir     string   // exists inside without the engine making it
+	WorkDir     string   // where Command starts
 	Mounts      []Mount  // all of them, what holds others first
 	Furniture   []Mount  // those of Mounts that the profile brings
 	Shields     []Mount  // those of Mounts that cover parts of a repository
