@@ -133,11 +133,15 @@ func showRefreshed(w io.Writer, done spec.Refreshed) error {
 	for _, u := range done.Unpinned {
 		rows = append(rows, fmt.Sprintf("closed   %s: %s", cell(u.Domain), cell(u.Reason)))
 	}
+	for _, s := range done.Silent {
+		rows = append(rows, fmt.Sprintf("silent   %s: accepts no connection on %s: %s: the next start of the gate would refuse it (liveness: false in its entry lets it)",
+			cell(s.Domain), anyOf(s.Ports), cell(s.Why)))
+	}
 	for _, s := range done.Shared {
 		rows = append(rows, fmt.Sprintf("shared   %s is gone, and %d of its connections to %s live on: %s has the same address", cell(s.Removed), s.Flows, cell(fmt.Sprintf("%v:%d", s.Addr, s.Port)), cell(s.With)))
 	}
 	if done.Ended > 0 {
-		rows = append(rows, fmt.Sprintf("ended    %d connections to what is not allowed any more", done.Ended))
+		rows = append(rows, fmt.Sprintf("ended    %s to what is not allowed any more", counted(done.Ended, "connection")))
 	}
 	if n := len(rows) - mostRefreshed; n > 0 {
 		rows = append(rows[:mostRefreshed], fmt.Sprintf("and %d more (--json has them)", n))
@@ -146,10 +150,18 @@ func showRefreshed(w io.Writer, done spec.Refreshed) error {
 		rows = append(rows, "not ended: connections to what is not allowed any more: "+cut(printable.Escape(done.Unended), mostState))
 	}
 	if len(rows) == 0 {
-		rows = []string{"nothing changed"}
+		rows = []string{"no name differs"}
 	}
 	_, err := fmt.Fprintln(w, strings.Join(rows, "\n"))
 	return cmp.Or(err, unended(done.Unended))
+}
+
+// anyOf are ports of which one is enough, in words.
+func anyOf(ports []uint16) string {
+	if len(ports) == 1 {
+		return fmt.Sprintf("port %d", ports[0])
+	}
+	return "any of its ports " + strings.Trim(fmt.Sprint(ports), "[]")
 }
 
 // unended is the error of a refresh that is in force and could not end what it
@@ -163,6 +175,14 @@ func unended(why string) error {
 }
 
 var errUnended = errors.New("connections to what is not allowed any more go on")
+
+// counted is a number of things for people: none of them is "1 connections".
+func counted[N int | uint64](n N, one string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %ss", n, one)
+}
 
 // mostRefreshed bounds what is shown of a refresh.
 const mostRefreshed = 60

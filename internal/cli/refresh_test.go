@@ -21,8 +21,10 @@ func TestShowRefreshed(t *testing.T) {
 		said string
 		ok   bool
 	}{
-		{"nothing", spec.Refreshed{}, "nothing changed\n", true},
-		{"ended", spec.Refreshed{Removed: []string{"44.10.0.11:443"}, Ended: 1}, "removed  44.10.0.11:443\nended    1 connections to what is not allowed any more\n", true},
+		{"nothing", spec.Refreshed{}, "no name differs\n", true},
+		{"ended", spec.Refreshed{Removed: []string{"44.10.0.11:443"}, Ended: 1}, "removed  44.10.0.11:443\nended    1 connection to what is not allowed any more\n", true},
+		{"silent", spec.Refreshed{Added: []string{"44.10.0.12:443"}, Silent: []spec.Silent{{Domain: "dead.allowed.test", Ports: []uint16{80, 443}, Why: "i/o timeout"}}},
+			"added    44.10.0.12:443\nsilent   dead.allowed.test: accepts no connection on any of its ports 80 443: i/o timeout: the next start of the gate would refuse it (liveness: false in its entry lets it)\n", true},
 		{"not ended alone", spec.Refreshed{Unended: "no answer"}, "not ended: connections to what is not allowed any more: no answer\n", false},
 		{"ended and not ended", spec.Refreshed{Ended: 2, Unended: "no answer"}, "ended    2 connections to what is not allowed any more\nnot ended: connections to what is not allowed any more: no answer\n", false},
 		{"among many", spec.Refreshed{Added: slices.Repeat([]string{"44.10.0.11:443"}, 2*mostRefreshed), Unended: "no answer"}, "and 60 more (--json has them)\nnot ended: connections to what is not allowed any more: no answer\n", false},

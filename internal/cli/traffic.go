@@ -63,7 +63,8 @@ type trafficReport struct {
 	// What came too fast for a record each: where it went may be in no row.
 	AllowedUnrecorded uint64 `json:"allowed_unrecorded"`
 	DeniedUnrecorded  uint64 `json:"denied_unrecorded"`
-	// Probed counts refused packets of corral verify's and of handovers.
+	// Probed counts refused packets and connections of corral verify's, and what
+	// handovers send.
 	Probed uint64 `json:"probed"`
 }
 
@@ -395,7 +396,7 @@ func (a *app) followTraffic(ctx context.Context, e *engine.Engine, gates []engin
 			return e.Decisions(following, g.ID, func(d spec.Decision) error {
 				ev := trafficEvent{Version: spec.Version, Time: d.Time, Service: g.Service, Count: d.Count,
 					decided: decided{Verdict: d.Verdict, Proto: d.Proto, Name: d.Name, Addr: d.Addr, Port: d.Port, Rule: d.Rule}}
-				if w.denied && !ev.refused() && ev.Verdict != spec.VerdictNotShown {
+				if ev.Verdict == spec.VerdictProbed || w.denied && !ev.refused() && ev.Verdict != spec.VerdictNotShown {
 					return nil
 				}
 				ev.judge(in[g.Service])

@@ -173,9 +173,15 @@ func (a *audit) packet(p packet, now time.Time) {
 			a.line(auditLine{Time: now, Verdict: spec.VerdictDenied, Proto: t.Proto, Addr: t.Addr, Port: t.Port, Name: t.Name, Rule: t.Rule, Count: 1})
 		}
 	case recordAllow:
-		if !a.isOwn(p) {
-			t := a.traffic(p)
-			t.Rule = ""
+		t := a.traffic(p)
+		t.Rule = ""
+		switch {
+		case a.isOwn(p):
+		case fromProbePort(p) && (a.alone || now.Before(a.checking)):
+			// It led somewhere, so where stays on record, whoever it was.
+			a.probed++
+			a.line(auditLine{Time: now, Verdict: spec.VerdictProbed, Proto: t.Proto, Addr: t.Addr, Port: t.Port, Name: t.Name, Count: 1})
+		default:
 			a.passed.add(t, len(a.passed.rows) < maxAllowed, now)
 			a.line(auditLine{Time: now, Verdict: spec.VerdictAllowed, Proto: t.Proto, Addr: t.Addr, Port: t.Port, Name: t.Name, Count: 1})
 		}
@@ -186,10 +192,13 @@ func (a *audit) traffic(p packet) spec.Traffic {
 	return spec.Traffic{Proto: p.proto, Addr: p.addr, Port: p.port, Name: a.byAddr[p.addr], Rule: p.rule}
 }
 
-// isOwn tells the gate's own packets: the worker's, those of root before any
-// service runs, and those of root to the addresses that only corral dials.
+// isOwn tells the gate's own packets: those with its mark, the worker's, those of
+// root before any service runs, and those of root to the addresses that only corral
+// dials.
 func (a *audit) isOwn(p packet) bool {
 	switch {
+	case p.mark == ownMark:
+		return true
 	case !p.hasUID:
 		return false
 	case p.uid == spec.WorkerUID:

@@ -178,6 +178,51 @@ func TestProbesAreNoNewsWhileACheckerRuns(t *testing.T) {
 	}
 }
 
+// What was let through from the ports of a checker is no row while one runs, and
+// where it went is on record all the same.
+func TestConnectionsOfAChecker(t *testing.T) {
+	const first, last = spec.ProbePortFirst, spec.ProbePortLast
+	to := "44.10.0.10:443"
+	marked := flow(recordAllow, "allow", 40000, to)
+	marked.mark, marked.hasUID = ownMark, true
+	for what, tt := range map[string]struct {
+		p                     packet
+		idle, inWindow, alone string // the verdict of its line
+	}{
+		"the first probe port":    {flow(recordAllow, "allow", first, to), spec.VerdictAllowed, spec.VerdictProbed, spec.VerdictProbed},
+		"the last one":            {flow(recordAllow, "allow", last, to), spec.VerdictAllowed, spec.VerdictProbed, spec.VerdictProbed},
+		"the port before":         {flow(recordAllow, "allow", first-1, to), spec.VerdictAllowed, spec.VerdictAllowed, spec.VerdictAllowed},
+		"the port after":          {flow(recordAllow, "allow", last+1, to), spec.VerdictAllowed, spec.VerdictAllowed, spec.VerdictAllowed},
+		"the gate's, by its mark": {marked, "", "", ""},
+	} {
+		for _, when := range []struct {
+			what, verdict string
+			alone         bool
+			set           func(*audit)
+		}{
+			{"before any", tt.idle, false, func(*audit) {}},
+			{"while one runs", tt.inWindow, false, func(a *audit) { a.check(true, noon.Add(-maxChecking+time.Millisecond)) }},
+			{"while one should have ended", tt.idle, false, func(a *audit) { a.check(true, noon.Add(-maxChecking)) }},
+			{"after one", tt.idle, false, func(a *audit) { a.check(true, noon); a.check(false, noon) }},
+			{"alone", tt.alone, true, func(*audit) {}},
+		} {
+			a := newAudit()
+			a.set(table{Serving: true, Alone: when.alone})
+			when.set(a)
+			a.packet(tt.p, noon)
+			r, got := a.report(), ""
+			for _, l := range a.take(noon) {
+				if got = l.Verdict; l.Addr != tt.p.addr || l.Port != tt.p.port || l.Rule != "" {
+					t.Errorf("%s, %s: %+v", what, when.what, l)
+				}
+			}
+			if got != when.verdict || (len(r.Allowed) == 1) != (got == spec.VerdictAllowed) || (r.Probed == 1) != (got == spec.VerdictProbed) {
+				t.Errorf("%s, %s: a line %q, %+v", what, when.what, got, r)
+			}
+		}
+	}
+}
+
 // Where nobody tells when a proof runs, what is refused to its ports is told apart
 // from the programs', and where it went stays on record.
 func TestProbesOfAGateAlone(t *testing.T) {

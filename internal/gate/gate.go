@@ -173,6 +173,9 @@ func refreshedText(r spec.Refreshed) string {
 			fmt.Fprintf(&b, "kept     %s as it was: %s (%s)\n", p.Domain, p.Failed, p.Origin)
 		}
 	}
+	for _, s := range r.Silent {
+		fmt.Fprintf(&b, "silent   %s: accepts no connection on %s: %s (%s): the next start of the gate would refuse it\n", s.Domain, anyOf(s.Ports), s.Why, s.Origin)
+	}
 	for _, u := range r.Unpinned {
 		fmt.Fprintf(&b, "unpinned %s: %s (%s)\n", u.Domain, u.Reason, u.Origin)
 	}

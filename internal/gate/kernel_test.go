@@ -793,3 +793,61 @@ func TestEveryUDPPortIsTaken(t *testing.T) {
 		t.Errorf("%+v, %v", r, err)
 	}
 }
+
+// What the gate tries by itself, at its start and for a name that is new, and what a
+// checker connects to while it runs, is no traffic of a service's. What a service
+// connects to is, from whichever port.
+func TestOwnConnectionsAreNoTraffic(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	p.zone("api.allowed.test", "A "+originAddr)
+	p.zone("dead.allowed.test", "A 44.10.0.12", "A 44.10.0.13") // nobody is there
+	run(t, "ip", "-n", p.world, "addr", "add", "44.10.0.12/16", "dev", "eth0")
+	api := allowed("api.allowed.test")
+	api.Ports = append(api.Ports, 9) // refused there
+	s := p.start(document(api)).ready()
+	idle := func(when string) {
+		t.Helper()
+		if st := s.status(); len(st.Allowed) != 0 || st.AllowedMore != 0 {
+			t.Errorf("%s: %+v", when, st.Allowed)
+		}
+	}
+	idle("after the start")
+	dead := allowed("dead.allowed.test")
+	r := s.refresh(document(api, dead))
+	if len(r.Silent) != 1 || r.Silent[0].Domain != dead.Domain || !slices.Equal(r.Silent[0].Ports, dead.Ports) || r.Silent[0].Why == "" || r.Silent[0].Origin != "corral.yaml:7" {
+		t.Errorf("silent: %+v", r.Silent)
+	}
+	idle("after a refresh with a name that is dead")
+	if r := s.refresh(document(api, dead)); len(r.Silent) != 0 || len(r.Added) != 0 {
+		t.Errorf("the same again: %+v", r)
+	}
+
+	connect := func(from int) {
+		t.Helper()
+		p.must(p.gate, func() error {
+			d := net.Dialer{LocalAddr: &net.TCPAddr{Port: from}}
+			c, err := d.Dial("tcp4", net.JoinHostPort(originAddr, fmt.Sprint(servicePort)))
+			if err == nil {
+				c.(*net.TCPConn).SetLinger(0)
+				c.Close()
+			}
+			return err
+		})
+	}
+	before := s.status().Probed
+	mark := s.verdicts(0).Mark
+	connect(spec.ProbePortFirst)
+	connect(spec.ProbePortLast)
+	idle("while a checker runs")
+	if got := s.status().Probed - before; got != 2 {
+		t.Errorf("%d probed", got)
+	}
+	connect(spec.ProbePortFirst - 1)
+	connect(spec.ProbePortLast + 1)
+	s.verdicts(max(mark, 1))
+	connect(spec.ProbePortFirst)
+	if st := s.status(); len(st.Allowed) != 1 || st.Allowed[0].Count != 3 || st.Allowed[0].Name != "api.allowed.test" {
+		t.Errorf("a service's own: %+v", st.Allowed)
+	}
+}

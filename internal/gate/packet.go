@@ -13,6 +13,7 @@ import (
 
 // Attributes of an NFLOG message (linux/netfilter/nfnetlink_log.h).
 const (
+	nfulaMark    = 2
 	nfulaPayload = 9
 	nfulaPrefix  = 10
 	nfulaUID     = 11
@@ -28,6 +29,7 @@ type packet struct {
 	port   uint16
 	uid    uint32 // of the sending socket
 	hasUID bool
+	mark   uint32 // of the sending socket, which takes CAP_NET_ADMIN to set
 }
 
 var errNotOurs = errors.New("not one of our records")
@@ -52,6 +54,8 @@ func parseRecord(body []byte) (packet, error) {
 			payload = ad.Bytes()
 		case nfulaPrefix:
 			prefix = ad.String()
+		case nfulaMark:
+			p.mark = ad.Uint32()
 		case nfulaUID:
 			p.uid, p.hasUID = ad.Uint32(), true
 		}

@@ -328,7 +328,7 @@ func (g *gate) renew(ctx context.Context, doc spec.Gate, names []string, file st
 		g.sayf("refresh: warning: %s", c)
 	}
 	g.notice(before.pins, next.pins)
-	g.tellSilent(ctx, doc, before.pins, next.pins)
+	r.Silent = g.tellSilent(ctx, doc, before.pins, next.pins)
 	return r, nil
 }
 
@@ -651,8 +651,9 @@ func holdings(p spec.Pin) map[netip.Addr]bool {
 	return all
 }
 
-// tellSilent warns of names that are new, have to be alive and accept nothing.
-func (g *gate) tellSilent(ctx context.Context, doc spec.Gate, before, pins []spec.Pin) {
+// tellSilent warns of names that are new, have to be alive and accept nothing, and
+// returns them.
+func (g *gate) tellSilent(ctx context.Context, doc spec.Gate, before, pins []spec.Pin) (silent []spec.Silent) {
 	ctx, cancel := context.WithTimeout(ctx, livenessTimeout)
 	defer cancel()
 	slots := make(chan struct{}, maxDials)
@@ -685,9 +686,12 @@ func (g *gate) tellSilent(ctx context.Context, doc spec.Gate, before, pins []spe
 			continue
 		}
 		if err := <-w; err != nil {
-			g.sayf("refresh: warning: %s (%s) accepts no connection: %v", doc.Names[i].Domain, doc.Names[i].Origin, err)
+			n := doc.Names[i]
+			g.sayf("refresh: warning: %s (%s) accepts no connection: %v", n.Domain, n.Origin, err)
+			silent = append(silent, spec.Silent{Domain: n.Domain, Ports: n.Ports, Origin: n.Origin, Why: plain(err.Error())})
 		}
 	}
+	return silent
 }
 
 // due is when a name is resolved again.

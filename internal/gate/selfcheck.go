@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/netip"
 	"os"
 	"strings"
@@ -214,7 +213,7 @@ func (g *gate) checkLiveness(ctx context.Context) error {
 	}
 	switch {
 	case unanswered && !byItself(g.spec):
-		failed = append(failed, errors.New(spec.GateUnanswered))
+		failed, hints = append(failed, errors.New(spec.GateUnanswered)), append(hints, "see that what is listed answers there; liveness: false in its entry of the policy lets the sandbox start without")
 	case unanswered && byVariables(g.spec):
 		hints = append(hints, fmt.Sprintf("see that what is listed answers there; %s: \"off\" has none of the names tried", livenessSetting))
 	case unanswered:
@@ -237,8 +236,7 @@ func anyOf(ports []uint16) string {
 // answers is nil if a host service accepts a connection and somebody is behind
 // it: data comes, or an orderly end, or for a moment nothing at all.
 func answers(ctx context.Context, to netip.AddrPort) error {
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "tcp", to.String())
+	conn, err := ownDialer().DialContext(ctx, "tcp", to.String())
 	if err != nil {
 		return err
 	}
@@ -297,8 +295,7 @@ func connectAny(ctx context.Context, slots chan struct{}, to []netip.AddrPort) (
 				results <- result{a, context.Cause(ctx)}
 				return
 			}
-			var d net.Dialer
-			conn, err := d.DialContext(ctx, "tcp", a.String())
+			conn, err := ownDialer().DialContext(ctx, "tcp", a.String())
 			if err == nil {
 				conn.Close()
 			}

@@ -329,8 +329,8 @@ type GateStatus struct {
 	AllowedUnrecorded uint64    `json:"allowed_unrecorded"`
 	DeniedUnrecorded  uint64    `json:"denied_unrecorded"`
 	Denied            []Traffic `json:"denied"`
-	// Probed counts refused packets of a checker's: while it was known to run, and
-	// in other people's stacks whatever came from its ports.
+	// Probed counts refused packets and new connections of a checker's: while it was
+	// known to run, and in other people's stacks whatever came from its ports.
 	Probed uint64 `json:"probed"`
 	// DeniedMore counts refused packets to destinations beyond those kept.
 	DeniedMore   uint64    `json:"denied_more"`
@@ -395,6 +395,17 @@ type Refreshed struct {
 	Ended   int      `json:"ended"`
 	Unended string   `json:"unended,omitempty"`
 	Shared  []Shared `json:"shared"`
+	// Silent are names that are new, have to answer when a gate starts, and do not: they
+	// are in force, and the next start would refuse them.
+	Silent []Silent `json:"silent,omitempty"`
+}
+
+// Silent is a name of which no port accepts a connection.
+type Silent struct {
+	Domain string   `json:"domain"`
+	Ports  []uint16 `json:"ports"`
+	Origin string   `json:"origin"`
+	Why    string   `json:"why"` // of the last port tried
 }
 
 // RuleCount is what one rule has seen since it was put in place.
@@ -417,7 +428,7 @@ type Unpinned struct {
 const (
 	VerdictAllowed     = "allowed"      // a new connection
 	VerdictDenied      = "denied"       // a packet that a rule refused
-	VerdictProbed      = "probed"       // a refused packet from a port of proofs: one of theirs, where nobody tells when they run
+	VerdictProbed      = "probed"       // a packet from a port of proofs, refused if it has a rule: one of theirs, where nobody tells when they run, or one that was let through while they run
 	VerdictRefusedName = "refused-name" // a lookup of a name that is not listed
 	VerdictLookedUp    = "looked-up"    // a lookup that was made for the service
 	VerdictNotShown    = "not-shown"    // more of them than a line each is printed for

@@ -438,11 +438,11 @@ func resolves(ctx context.Context, c spec.Check, e *env) finding {
 
 // linked: Addr accepts TCP on Port. That the gate here lets it through is not
 // enough: there must be a service, whose gate lets it in.
-func linked(ctx context.Context, c spec.Check, _ *env) finding {
+func linked(ctx context.Context, c spec.Check, e *env) finding {
 	if !c.Addr.IsValid() || c.Port == 0 {
 		return untold("the gate does not tell where links lead")
 	}
-	f := reach(ctx, []netip.Addr{c.Addr}, c.Port)
+	f := e.reach(ctx, []netip.Addr{c.Addr}, c.Port)
 	if f.result != spec.OK {
 		f.detail += "; see that the service there is up, and that its gate lets this one in"
 	}

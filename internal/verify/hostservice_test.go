@@ -42,7 +42,7 @@ func TestHostService(t *testing.T) {
 					}
 				}()
 			}
-			if f := hostService(t.Context(), spec.Check{Addr: at.Addr(), Port: at.Port()}, nil); f.result != tt.want {
+			if f := hostService(t.Context(), spec.Check{Addr: at.Addr(), Port: at.Port()}, newEnv()); f.result != tt.want {
 				t.Errorf("%+v, want %v", f, tt.want)
 			}
 		})

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"net"
 	"net/netip"
 	"os"
 	"strings"
@@ -88,21 +87,22 @@ func allowed(ctx context.Context, c spec.Check, e *env) finding {
 	if err != nil {
 		return failed("%v", err)
 	}
-	return reach(ctx, addrs, c.Port)
+	return e.reach(ctx, addrs, c.Port)
 }
 
 // hostService: Addr accepts TCP on Port and holds on to the connection for a
 // moment. Whoever carries it to the host's loopback accepts before it has asked
 // there, and resets if nobody answers.
-func hostService(ctx context.Context, c spec.Check, _ *env) finding {
+func hostService(ctx context.Context, c spec.Check, e *env) finding {
 	const limit = 1500 * time.Millisecond // with the watching, less than a check's, so that the reason is told
 	if !c.Addr.IsValid() || c.Port == 0 {
 		return untold("no address and port")
 	}
-	d := net.Dialer{Timeout: limit}
-	conn, err := d.DialContext(ctx, "tcp", netip.AddrPortFrom(c.Addr, c.Port).String())
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	conn, end, err := e.dial(ctx, netip.AddrPortFrom(c.Addr.Unmap(), c.Port))
+	defer end()
 	if err == nil {
-		defer conn.Close()
 		_ = conn.SetReadDeadline(time.Now().Add(spec.RelayWatch))
 		_, err = conn.Read(make([]byte, 1))
 		if err == nil || errors.Is(err, io.EOF) || errors.Is(err, os.ErrDeadlineExceeded) {
@@ -121,18 +121,15 @@ func hostService(ctx context.Context, c spec.Check, _ *env) finding {
 
 // reach tries addresses side by side until one accepts. Silence tells nothing
 // about the fence.
-func reach(ctx context.Context, addrs []netip.Addr, port uint16) finding {
+func (e *env) reach(ctx context.Context, addrs []netip.Addr, port uint16) finding {
 	const limit = 1500 * time.Millisecond // less than a check's, so that the reason is told
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	errs := make(chan error, len(addrs))
 	for _, a := range addrs {
 		go func() {
-			var d net.Dialer
-			conn, err := d.DialContext(ctx, "tcp", netip.AddrPortFrom(a.Unmap(), port).String())
-			if err == nil {
-				conn.Close()
-			}
+			_, end, err := e.dial(ctx, netip.AddrPortFrom(a.Unmap(), port))
+			end()
 			errs <- err
 		}()
 	}

@@ -33,6 +33,7 @@ var dockerResolver = netip.AddrFrom4([4]byte{127, 0, 0, 11})
 // it is about one packet.
 type ports struct {
 	slots chan struct{} // bounds the probes at one time
+	dials chan struct{} // bounds the connections to what is granted
 
 	mu   sync.Mutex
 	next int
@@ -48,8 +49,8 @@ type use struct {
 }
 
 func newPorts() *ports {
-	const most = 40 // fewer than there are ports, since the agent may hold some
-	return &ports{slots: make(chan struct{}, most), busy: map[uint16]bool{}, used: map[use]bool{}, lost: map[spec.Probe]bool{}}
+	const most = 40 // twice that is fewer than there are ports, since the agent may hold some
+	return &ports{slots: make(chan struct{}, most), dials: make(chan struct{}, most), busy: map[uint16]bool{}, used: map[use]bool{}, lost: map[spec.Probe]bool{}}
 }
 
 var errNoPort = errors.New("no free source port for a probe")
@@ -146,6 +147,49 @@ func (e *env) send(ctx context.Context, t target, payload []byte) (spec.Probe, f
 			e.ports.lose(probe)
 		}
 		return probe, got, err
+	}
+}
+
+// dial connects to what should be granted, from a port of probes, so that it is
+// not taken for the agent's. Where none is free any port does: what is proven does
+// not hang on it. end gives all of it back; it is never nil.
+func (e *env) dial(ctx context.Context, to netip.AddrPort) (conn net.Conn, end func(), err error) {
+	var d net.Dialer
+	done := func() {}
+	select {
+	case e.ports.dials <- struct{}{}:
+		done = func() { <-e.ports.dials }
+	default:
+		conn, err = d.DialContext(ctx, "tcp", to.String())
+		return conn, closing(conn, done), err
+	}
+	tried := map[uint16]bool{}
+	for {
+		source, none := e.ports.take(target{"tcp", to}, tried)
+		if none != nil {
+			conn, err = d.DialContext(ctx, "tcp", to.String())
+			return conn, closing(conn, done), err
+		}
+		d := net.Dialer{LocalAddr: &net.TCPAddr{Port: int(source)}}
+		conn, err = d.DialContext(ctx, "tcp", to.String())
+		if errors.Is(err, unix.EADDRINUSE) || errors.Is(err, unix.EADDRNOTAVAIL) {
+			e.ports.release(source)
+			tried[source] = true
+			continue
+		}
+		return conn, closing(conn, func() { e.ports.release(source); done() }), err
+	}
+}
+
+// closing is done after a connection, if there is one, has been closed with its port
+// free again at once.
+func closing(conn net.Conn, done func()) func() {
+	return func() {
+		if c, isTCP := conn.(*net.TCPConn); isTCP {
+			_ = c.SetLinger(0)
+			c.Close()
+		}
+		done()
 	}
 }
 

@@ -37,7 +37,7 @@ func TestRefresh(t *testing.T) {
 	defer func() { s.corral("down"); _ = c.Wait() }()
 	screen.await(t, "up\n")
 	gate, agent := s.identity(s.gate()), s.identity(s.agent())
-	if r := s.corral("refresh"); r.code != 0 || r.out != "nothing changed\n" {
+	if r := s.corral("refresh"); r.code != 0 || r.out != "no name differs\n" {
 		t.Errorf("as it is: %v", r)
 	}
 
@@ -46,7 +46,7 @@ func TestRefresh(t *testing.T) {
 	if r := s.corral("status"); !strings.Contains(r.out, "was changed") {
 		t.Errorf("status before the refresh: %v", r)
 	}
-	if r := s.corral("refresh"); r.code != 0 || !strings.Contains(r.out, "removed  44.10.0.11:443") || !strings.Contains(r.out, "ended    1 connections") {
+	if r := s.corral("refresh"); r.code != 0 || !strings.Contains(r.out, "removed  44.10.0.11:443") || !strings.Contains(r.out, "ended    1 connection to") {
 		t.Errorf("a name less: %v", r)
 	}
 	screen.await(t, "ended goes.allowed.test")
@@ -133,7 +133,7 @@ func TestRefreshThatEndsNotAll(t *testing.T) {
 		{[]string{"up"}, "", "go on: "},
 		{[]string{"status"}, "not ended  connections to what is not allowed any more go on", ""},
 	} {
-		if r := s.corral(c.args...); r.code != 1 || !strings.Contains(r.out, c.out) || !strings.Contains(r.err, c.errs) || strings.Contains(r.out+r.err, "nothing changed") || strings.Contains(r.err, "is up already") {
+		if r := s.corral(c.args...); r.code != 1 || !strings.Contains(r.out, c.out) || !strings.Contains(r.err, c.errs) || strings.Contains(r.out+r.err, "no name differs") || strings.Contains(r.err, "is up already") {
 			t.Errorf("corral %v: %v", c.args, r)
 		}
 	}

@@ -69,6 +69,9 @@ func TestTraffic(t *testing.T) {
 	if after := s.denials(t); !slices.Equal(before, after) || len(after) != 4 {
 		t.Errorf("verify's probes are traffic: %v became %v", before, after)
 	}
+	if r := s.corral("traffic"); strings.Count(r.out, "\nallowed ") != 1 || !regexp.MustCompile(`(?m)^allowed +api\.allowed\.test \(44\.10\.0\.10\) +tcp 443 +1 `).MatchString(r.out) {
+		t.Errorf("what corral connects to is traffic: %v", r)
+	}
 
 	// Somebody who looks, and goes.
 	var errs bytes.Buffer
