@@ -46,7 +46,11 @@ func (a *app) accept(ctx context.Context, p *project) error {
 	a.question(ctx, p, pending)
 	if !a.yes {
 		if !terminal(a.in) || !terminal(a.err) {
-			return exit.Invalidf("read it, then say --accept; or start it at a terminal, where corral asks", "%s: %s", p.policy.File, pending.reason())
+			hint := "read it, then say --accept; or start it at a terminal, where corral asks"
+			if a.unasked {
+				hint = "corral up by hand shows it, and asks"
+			}
+			return exit.Invalidf(hint, "%s: %s", p.policy.File, pending.reason())
 		}
 		yes, err := a.ask(ctx, "Accept it? [y/N] ")
 		if err != nil {

@@ -32,6 +32,7 @@ type app struct {
 	project  string // --project
 	yes      bool   // --accept
 	quiet    bool   // says nothing of where the project is
+	unasked  bool   // nobody is there to be asked
 }
 
 // Main runs one command line.

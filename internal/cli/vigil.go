@@ -20,7 +20,9 @@ import (
 const (
 	healFirst = time.Second
 	healLast  = time.Minute
-	calm      = 2 * time.Minute
+	calm      = 15 * time.Second
+	// longPause is one that a watch speaks of.
+	longPause = 4 * time.Second
 	// lookAnyway is how often to look without a word from the engine, which does
 	// not know whether a gate answers.
 	lookAnyway = 30 * time.Second
@@ -66,7 +68,7 @@ func (a *app) keepUp(ctx context.Context, e *engine.Engine, p *project, notes []
 // file and project, whatever is put nearer.
 func (a *app) unattended(p *project) *app {
 	u := *a
-	u.in, u.quiet, u.yes = strings.NewReader(""), true, false
+	u.in, u.quiet, u.unasked, u.yes = strings.NewReader(""), true, true, false
 	u.policy, u.project = p.policy.File, p.policy.Dir
 	return &u
 }
@@ -163,6 +165,11 @@ func (v *vigil) keep(ctx context.Context, poke <-chan struct{}) error {
 		}
 		if time.Since(last) > calm {
 			pause = healFirst
+		}
+		if pause >= longPause && ctx.Err() == nil {
+			if err := v.well(ctx); err != nil && !errors.Is(err, errDown) && ctx.Err() == nil {
+				v.sayf("%v; the next try is in %v", err, pause)
+			}
 		}
 		select { // what belongs together happens within a moment
 		case <-ctx.Done():

@@ -69,6 +69,39 @@ func TestVigil(t *testing.T) {
 	})
 }
 
+// What happens again at once waits longer each time, and a long wait is told with
+// what it is for; after some calm the next mishap waits no longer than the first.
+func TestVigilPauses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		up := gives(healed{did: true}, nil)
+		v, said := fake([]func(context.Context) (healed, error){up, up, up, up, gives(healed{down: true}, nil)}, errors.New("main: exited"))
+		poke := make(chan struct{}, 1)
+		poke <- struct{}{}
+		var after []time.Duration
+		last := time.Now()
+		heal := v.heal
+		v.heal = func(ctx context.Context) (healed, error) {
+			after = append(after, time.Since(last))
+			last = time.Now()
+			if len(after) == 4 {
+				time.AfterFunc(calm+time.Second, func() { poke <- struct{}{} })
+			} else {
+				poke <- struct{}{}
+			}
+			return heal(ctx)
+		}
+		if err := v.keep(t.Context(), poke); err != nil {
+			t.Error(err)
+		}
+		if want := []time.Duration{healFirst, 2 * time.Second, 4 * time.Second, 8 * time.Second, calm + time.Second + healFirst}; !slices.Equal(after, want) {
+			t.Errorf("after %v", after)
+		}
+		if want := []string{"watching s", "s is up", "s is up", "main: exited; the next try is in 4s", "s is up", "main: exited; the next try is in 8s", "s is up", "s was taken down"}; !slices.Equal(*said, want) {
+			t.Errorf("said %q", *said)
+		}
+	})
+}
+
 // What up told is no news to the watch that follows it, an error included.
 func TestVigilAfterAnError(t *testing.T) {
 	for err, want := range map[error]bool{nil: true, unended("no answer"): true, errors.Join(unended("x")): true, errNotAccepted: false} {
