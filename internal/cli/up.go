@@ -271,6 +271,11 @@ func (h *healing) anew(ctx context.Context, why string) error {
 	if err == nil {
 		err = h.prepare(ctx)
 	}
+	for _, s := range h.project.policy.HostServices {
+		if err == nil {
+			err = engine.Unserved(ctx, s.Port)
+		}
+	}
 	if err != nil && why != "" {
 		return fmt.Errorf("the gate is to be made anew (%s): %w", why, err)
 	}

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/docker/docker/api/types/container"
@@ -449,6 +450,22 @@ func byItself(ctx context.Context, at netip.AddrPort, lookups bool) error {
 		return errors.New("a program of this machine holds it, and answers no lookup there")
 	case !lookups && !accepts(ctx, at):
 		return errors.New("a program of this machine holds it, and accepts no connection there")
+	}
+	return nil
+}
+
+// Unserved refuses a port of loopback on which nothing of this machine listens,
+// as a gate that carries it would. Whatever else is wrong with it is the gate's to
+// find: what comes there goes through the relay.
+func Unserved(ctx context.Context, port uint16) error {
+	at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), port)
+	conn, err := (&net.Dialer{Timeout: acceptWithin}).DialContext(ctx, "tcp", at.String())
+	switch {
+	case err == nil:
+		conn.Close()
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return exit.Failedf(fmt.Sprintf("start what listens on port %d, or take it out of host_services (ss -ltn shows what listens)", port),
+			"host service on port %d: nothing listens on %v of this machine", port, at)
 	}
 	return nil
 }

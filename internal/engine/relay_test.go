@@ -563,3 +563,21 @@ func TestListenersUnread(t *testing.T) {
 		}
 	}
 }
+
+// Only a port of loopback that nobody has is refused.
+func TestUnserved(t *testing.T) {
+	for listens, want := range map[string]bool{"127.0.0.1": true, "0.0.0.0": true, "127.0.0.2": false} {
+		l, err := net.Listen("tcp4", net.JoinHostPort(listens, "0"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		port := uint16(l.Addr().(*net.TCPAddr).Port)
+		if err := Unserved(t.Context(), port); (err == nil) != want {
+			t.Errorf("what listens on %s: %v", listens, err)
+		}
+		l.Close()
+		if err := Unserved(t.Context(), port); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("nothing listens on 127.0.0.1:%d", port)) {
+			t.Errorf("nobody: %v", err)
+		}
+	}
+}

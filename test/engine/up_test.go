@@ -346,8 +346,8 @@ func TestUpOfARepository(t *testing.T) {
 	}
 }
 
-// What cannot be made ends nothing that is up: a build that fails comes
-// before the end of the old ones, and no name of a policy that did not come to be is
+// What cannot be made ends nothing that is up: a build that fails, and a host
+// service that is not there, come before the end of the old ones, and no name of a policy that did not come to be is
 // opened. A refresh that fails keeps nothing down.
 func TestUpThatFails(t *testing.T) {
 	t.Parallel()
@@ -359,6 +359,7 @@ func TestUpThatFails(t *testing.T) {
 	base := always("fails", forever)
 	for _, c := range []struct{ more, said string }{
 		{"image: {run: [\"false\"]}\nhost_services: [{name: x, port: 8098}]\n", "the gate is to be made anew (another is asked for: host services): "},
+		{"host_services: [{name: x, port: 8098}]\n", "host service on port 8098: nothing listens on 127.0.0.1:8098 of this machine\n  hint: start what listens"},
 		{"image: {run: [\"false\"]}\n", "building the image of service main failed"},
 	} {
 		s.write("corral.yaml", strings.Replace(base, "allow: [", "allow: [{domain: new.allowed.test, ports: [443]}, ", 1)+c.more)
