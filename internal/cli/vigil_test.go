@@ -51,6 +51,7 @@ func TestVigil(t *testing.T) {
 			gives(healed{notes: []string{"fails"}}, failed), gives(healed{notes: []string{"fails"}}, failed), gives(healed{}, failed), gives(healed{}, errors.New("other")), gives(healed{}, failed),
 			gives(healed{did: true, notes: []string{"old", "new"}}, nil),
 			gives(healed{}, nil),
+			gives(healed{did: true, notes: []string{"new"}}, nil), // it was gone
 			gives(healed{down: true}, nil),
 		}, nil)
 		v.notes = []string{"old"}
@@ -58,7 +59,7 @@ func TestVigil(t *testing.T) {
 		if err := v.keep(t.Context(), nil); err != nil {
 			t.Error(err)
 		}
-		want := []string{"watching s", "new", "s is up", "fails", "error: no memory", "error: other", "error: no memory", "s is up", "s was taken down"}
+		want := []string{"watching s", "new", "s is up", "fails", "error: no memory", "error: other", "error: no memory", "s is up", "new", "s is up", "s was taken down"}
 		if !slices.Equal(*said, want) {
 			t.Errorf("said %q", *said)
 		}

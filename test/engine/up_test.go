@@ -536,7 +536,8 @@ func TestUpWatch(t *testing.T) {
 func TestUpHooks(t *testing.T) {
 	t.Parallel()
 	s := cloned(t, 0, always("hooks", forever))
-	s.write("corral.yaml", always("hooks", forever)+"mounts: {rw: ["+s.dir+"/work]}\nhooks: {pre_launch: [sh work/backup.sh]}\n")
+	yaml := always("hooks", forever) + "mounts: {rw: [" + s.dir + "/work]}\nhooks: {pre_launch: [sh work/backup.sh]}\n"
+	s.write("corral.yaml", yaml)
 	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
 	s.own(filepath.Join(s.dir, "work"))
 	script, witness := filepath.Join(s.dir, "work", "backup.sh"), filepath.Join(s.dir, "WITNESS")
@@ -576,6 +577,12 @@ func TestUpHooks(t *testing.T) {
 	up("main is started again")
 	docker(t, "rm", "--force", s.agent())
 	up("work/backup.sh: changed")
+	s.write("corral.yaml", strings.Replace(yaml, "name: hooks", "name: renamed", 1))
+	if r := s.corral("up", "--accept"); r.code != 0 || !strings.Contains(r.err, s.id+" ends: the policy has another name now") || !strings.Contains(r.err, "work/backup.sh: changed") || strings.Contains(r.err, hook) {
+		t.Errorf("another name: %v", r)
+	}
+	s.dropImages()
+	s.id = strings.Replace(s.id, "hooks", "renamed", 1)
 	docker(t, "rm", "--force", s.agent(), s.gate())
 	up(untold)
 	if r := s.must("down"); !strings.Contains(r.err, "work/backup.sh: changed") {
