@@ -151,7 +151,11 @@ func sumChanges(changes []policy.Change) string {
 			}
 		}
 	}
-	return fmt.Sprintf("%d of %d changes grant more: %s", widen, len(changes), strings.Join(keys, ", "))
+	grants := "grant"
+	if widen == 1 {
+		grants = "grants"
+	}
+	return fmt.Sprintf("%d of %s %s more: %s", widen, printable.Count(len(changes), "change"), grants, strings.Join(keys, ", "))
 }
 
 // personal reports whether a path is of the kind that a home keeps settings

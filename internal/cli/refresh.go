@@ -138,10 +138,10 @@ func showRefreshed(w io.Writer, done spec.Refreshed) error {
 			cell(s.Domain), anyOf(s.Ports), cell(s.Why)))
 	}
 	for _, s := range done.Shared {
-		rows = append(rows, fmt.Sprintf("shared   %s is gone, and %d of its connections to %s live on: %s has the same address", cell(s.Removed), s.Flows, cell(fmt.Sprintf("%v:%d", s.Addr, s.Port)), cell(s.With)))
+		rows = append(rows, fmt.Sprintf("shared   %s is gone, and what it had open to %s (%s) lives on: %s has the same address", cell(s.Removed), cell(fmt.Sprintf("%v:%d", s.Addr, s.Port)), printable.Count(s.Flows, "connection"), cell(s.With)))
 	}
 	if done.Ended > 0 {
-		rows = append(rows, fmt.Sprintf("ended    %s to what is not allowed any more", counted(done.Ended, "connection")))
+		rows = append(rows, fmt.Sprintf("ended    %s to what is not allowed any more", printable.Count(done.Ended, "connection")))
 	}
 	if n := len(rows) - mostRefreshed; n > 0 {
 		rows = append(rows[:mostRefreshed], fmt.Sprintf("and %d more (--json has them)", n))
@@ -175,14 +175,6 @@ func unended(why string) error {
 }
 
 var errUnended = errors.New("connections to what is not allowed any more go on")
-
-// counted is a number of things for people: none of them is "1 connections".
-func counted[N int | uint64](n N, one string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %ss", n, one)
-}
 
 // mostRefreshed bounds what is shown of a refresh.
 const mostRefreshed = 60

@@ -191,7 +191,7 @@ func (a *app) showTraffic(ctx context.Context, w trafficWish) error {
 // circumstances are those of the policy as it is now: what is suggested goes
 // into that one. If it cannot be read, what the gate was told stands for it.
 func (a *app) circumstances(ctx context.Context, e *engine.Engine, file string, s spec.GateStatus) policy.Circumstances {
-	var in policy.Circumstances
+	in := policy.Circumstances{Pins: s.Pins}
 	if n, subnet, err := inForce(ctx, e); err == nil {
 		in.Gateway, in.Network = n.Gateway, subnet
 	}
@@ -240,11 +240,11 @@ func (r *trafficReport) add(service string, s spec.GateStatus, in policy.Circums
 // unrecorded says what of an account is known by number only.
 func unrecorded(allowed, denied uint64) (lines []string) {
 	for _, u := range []struct {
-		n    uint64
-		what string
-	}{{denied, "refused packets"}, {allowed, "connections"}} {
+		n   uint64
+		one string
+	}{{denied, "refused packet"}, {allowed, "connection"}} {
 		if u.n > 0 {
-			lines = append(lines, fmt.Sprintf("%d %s were not recorded: too many at a time, so where they went may be missing", u.n, u.what))
+			lines = append(lines, fmt.Sprintf("not recorded: %s; too many came at a time, so where they went may be missing", printable.Count(u.n, u.one)))
 		}
 	}
 	return lines
@@ -284,17 +284,17 @@ func (r trafficReport) show(out io.Writer, now time.Time, several bool) error {
 		return err
 	}
 	if left > 0 {
-		fmt.Fprintf(out, "and %d rows more (--json has them)\n", left)
+		fmt.Fprintf(out, "and %s more (--json has them)\n", printable.Count(left, "row"))
 	}
 	for _, more := range []struct {
-		n    uint64
-		what string
+		n         uint64
+		one, what string
 	}{
-		{r.RefusedMore, "lookups of other names were refused"}, {r.DeniedMore, "packets to other destinations were refused"},
-		{r.AllowedMore, "connections to other destinations were made"},
+		{r.RefusedMore, "lookup", "of other names refused"}, {r.DeniedMore, "packet", "to other destinations refused"},
+		{r.AllowedMore, "connection", "to other destinations made"},
 	} {
 		if more.n > 0 {
-			fmt.Fprintf(out, "%d %s: the gate keeps only so many apart\n", more.n, more.what)
+			fmt.Fprintf(out, "%s %s: the gate keeps only so many apart\n", printable.Count(more.n, more.one), more.what)
 		}
 	}
 	for _, u := range unrecorded(r.AllowedUnrecorded, r.DeniedUnrecorded) {
@@ -331,10 +331,12 @@ func (r trafficReport) suggest(out io.Writer) {
 		seen[text] = true
 	}
 	if count > 0 {
-		fmt.Fprintln(out, "\nEach of these lines of the policy would allow one of them:")
-		for _, key := range []string{"egress.allow", "host_services"} {
-			if len(lines[key]) > 0 {
-				fmt.Fprintf(out, "  %s:\n    %s\n", key, strings.Join(lines[key], "\n    "))
+		fmt.Fprintln(out, "\nEach of these lines of the policy would allow one of them (where a key is there already, the lines go below it):")
+		for _, list := range []struct{ key, above, indent string }{
+			{"egress.allow", "egress:\n  allow:", "    "}, {"host_services", "host_services:", "  "},
+		} {
+			if len(lines[list.key]) > 0 {
+				fmt.Fprintf(out, "%s\n%s%s\n", list.above, list.indent, strings.Join(lines[list.key], "\n"+list.indent))
 			}
 		}
 	}
@@ -433,7 +435,7 @@ func writeEvent(out io.Writer, ev trafficEvent) error {
 // show prints an event, and what would allow it if that was not told before.
 func (ev trafficEvent) show(out io.Writer, told map[string]bool) error {
 	if ev.Verdict == spec.VerdictNotShown {
-		_, err := fmt.Fprintf(out, "%s  %d decisions more than there are lines for\n", clock(ev.Time), ev.Count)
+		_, err := fmt.Fprintf(out, "%s  %s more than there are lines for\n", clock(ev.Time), printable.Count(ev.Count, "decision"))
 		return err
 	}
 	text := fmt.Sprintf("%s  %s  %s %s%s", clock(ev.Time), cmp.Or(verdictWords[ev.Verdict], cell(ev.Verdict)), ev.how(), ev.what(), times(ev.Count))

@@ -63,15 +63,16 @@ denied     2001:db8::1                    tcp 443   1      3 h ago     5 s ago  
 denied     172.30.0.1                     tcp 8081  1      3 h ago     5 s ago     not listed
 allowed    api.allowed.test (44.10.0.10)  tcp 443   9      3 h ago     5 s ago
 looked up  page.example                   lookup    1      now         now
-7 packets to other destinations were refused: the gate keeps only so many apart
+7 packets to other destinations refused: the gate keeps only so many apart
 
-Each of these lines of the policy would allow one of them:
-  egress.allow:
+Each of these lines of the policy would allow one of them (where a key is there already, the lines go below it):
+egress:
+  allow:
     - files.allowed.test
     - api.a1lowed.test  # CAREFUL: it could be taken for api.allowed.test, which is listed: look twice
     - {domain: api.allowed.test, ports: [22, 80, 443]}  # in place of the entry of corral.yaml:5
-  host_services:
-    - {name: port-8081, port: 8081}  # a port of this machine's loopback: whatever listens there can be used in full
+host_services:
+  - {name: port-8081, port: 8081}  # a port of this machine's loopback: whatever listens there can be used in full
 
 For these there is none:
   lookup evil\x1b[2J.test: no name that a policy takes: "evil\x1b[2J.test": label "evil\x1b[2J" must be of letters, digits, - and _, with no - at either end
@@ -80,6 +81,13 @@ For these there is none:
 `
 	if got := b.String(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+
+	// As it is printed, below a policy without such keys.
+	block := want[strings.Index(want, "egress:\n"):strings.Index(want, "\nFor these")]
+	p, err := policy.Parse(policy.FileName, []byte("profile: shell\n"+block))
+	if err != nil || len(p.Egress.Allow) != 3 || len(p.HostServices) != 1 {
+		t.Errorf("%+v: %v", p, err)
 	}
 
 	denied := trafficReport{}
@@ -111,7 +119,7 @@ func TestTrafficIsBounded(t *testing.T) {
 	if n := strings.Count(text, "\n"); n > 2*mostTraffic+2*mostSuggestions+20 || len(text) > 20<<10 {
 		t.Errorf("%d lines, %d bytes", n, len(text))
 	}
-	for _, want := range []string{"main: x0.example", "and 1420 rows more (--json has them)", "1 lookups of other names", "2 connections to other", "3 connections were not recorded: too many at a time", "4 refused packets were not recorded", "more (--json has them)\n"} {
+	for _, want := range []string{"main: x0.example", "and 1420 rows more (--json has them)", "1 lookup of other names refused: ", "2 connections to other", "not recorded: 3 connections; too many came at a time", "not recorded: 4 refused packets", "more (--json has them)\n"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}

@@ -389,7 +389,7 @@ func TestGateByEnvironment(t *testing.T) {
 	p.listen(netip.MustParseAddrPort(worldAddr + ":8001"))
 	probes := "CORRAL_PROBES=unlisted=" + canaryAddr + ",ipv6=" + canaryIPv6
 	s := p.startWith(nil, "0644", "CORRAL_ALLOW=api.allowed.test:443", "CORRAL_RESOLVERS="+resolverAddr, "CORRAL_HOST_PORTS=8001", "CORRAL_REFRESH=manual", probes).ready()
-	s.saw("corral-gate: read from the environment, CORRAL_ALLOW, CORRAL_HOST_PORTS, CORRAL_PROBES, CORRAL_REFRESH, CORRAL_RESOLVERS: 1 names, 0 links, 0 clients, 1 host ports")
+	s.saw("corral-gate: read from the environment, CORRAL_ALLOW, CORRAL_HOST_PORTS, CORRAL_PROBES, CORRAL_REFRESH, CORRAL_RESOLVERS: 1 name, 0 links, 0 clients, 1 host port")
 	s.saw("pinned api.allowed.test " + originAddr + ", ports 443, for 1m0s (CORRAL_ALLOW)")
 	for to, want := range map[string]bool{originAddr + ":443": true, worldAddr + ":8001": true, canaryAddr + ":443": false} {
 		if out, err := p.agent(t.Context(), "connect", to); (err == nil) != want {

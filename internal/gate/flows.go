@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/corral-sandbox/corral/internal/netfilter"
+	"github.com/corral-sandbox/corral/internal/printable"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
 
@@ -93,7 +94,7 @@ func (g *gate) tidy(ctx context.Context) {
 	if unended {
 		ended, err := g.endUnlisted(ctx, nil)
 		if ended > 0 {
-			g.sayf("refresh: %d connections more ended", ended)
+			g.sayf("refresh: %s more ended", printable.Count(ended, "connection"))
 		}
 		if err != nil && !g.warned {
 			g.sayf("warning: connections to what is granted no longer: %v", err)
@@ -165,7 +166,7 @@ func (g *gate) retire(ctx context.Context) error {
 		g.sayf("refresh: %s", l)
 	}
 	if n := len(lines) - leftShown; n > 0 {
-		g.sayf("refresh: and %d addresses more", n)
+		g.sayf("refresh: and %s more", printable.Count(n, "address"))
 	}
 	return nil
 }

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/corral-sandbox/corral/internal/exit"
+	"github.com/corral-sandbox/corral/internal/printable"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
 
@@ -180,7 +181,7 @@ func refreshedText(r spec.Refreshed) string {
 		fmt.Fprintf(&b, "unpinned %s: %s (%s)\n", u.Domain, u.Reason, u.Origin)
 	}
 	b.WriteString(sharedText(r.Shared))
-	fmt.Fprintf(&b, "%d pins, %d destinations added, %d removed, %d connections ended\n", len(r.Pins), len(r.Added), len(r.Removed), r.Ended)
+	fmt.Fprintf(&b, "%s, %s added, %d removed, %s ended\n", printable.Count(len(r.Pins), "pin"), printable.Count(len(r.Added), "destination"), len(r.Removed), printable.Count(r.Ended, "connection"))
 	return b.String()
 }
 
@@ -228,7 +229,7 @@ func statusText(s spec.GateStatus) string {
 			for _, f := range p.Fading {
 				flows += f.Flows
 			}
-			fmt.Fprintf(&b, "  and %d that it had until %s or later, with %d connections\n", n, p.Fading[0].Since.UTC().Format(time.RFC3339), flows)
+			fmt.Fprintf(&b, "  and %d that it had until %s or later, with %s\n", n, p.Fading[0].Since.UTC().Format(time.RFC3339), printable.Count(flows, "connection"))
 		}
 	}
 	for _, u := range s.Unpinned {

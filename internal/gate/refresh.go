@@ -17,6 +17,7 @@ import (
 
 	"github.com/corral-sandbox/corral/internal/exit"
 	"github.com/corral-sandbox/corral/internal/netfilter"
+	"github.com/corral-sandbox/corral/internal/printable"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
 
@@ -91,7 +92,7 @@ func (g *gate) refresh(ctx context.Context, path string) (spec.Refreshed, error)
 		if first, err = g.renew(ctx, common, nil, file); err != nil {
 			return first, unrefreshed(err, stays)
 		}
-		so = goneAlready(first)
+		so = goneAlready(doc, first)
 		g.sayf("refresh: %s", so)
 	}
 	r, err := g.renew(ctx, doc, domains(doc), file)
@@ -101,15 +102,19 @@ func (g *gate) refresh(ctx context.Context, path string) (spec.Refreshed, error)
 	r.Added, r.Removed = gone(sets(r.Pins), sets(pins)), gone(sets(pins), sets(r.Pins))
 	r.Ended += first.Ended
 	settle()
-	g.sayf("refresh: %d names: %d destinations added, %d removed, %d connections ended", len(domains(doc)), len(r.Added), len(r.Removed), r.Ended)
+	g.sayf("refresh: %s: %s added, %d removed, %s ended", printable.Count(len(domains(doc)), "name"), printable.Count(len(r.Added), "destination"), len(r.Removed), printable.Count(r.Ended, "connection"))
 	return r, nil
 }
 
 func unreadable(path string, err error) error { return exit.Invalidf(stays, "%s: %w", path, err) }
 
 // goneAlready is what is in force between the two steps of a refresh.
-func goneAlready(first spec.Refreshed) string {
-	words := fmt.Sprintf("what the document takes away is gone (%d destinations, %d connections ended), what it grants anew is not in force", len(first.Removed), first.Ended)
+func goneAlready(doc spec.Gate, first spec.Refreshed) string {
+	it := "the policy"
+	if byItself(doc) {
+		it = "the document"
+	}
+	words := fmt.Sprintf("what %s takes away is gone (%s, %s ended), what it grants anew is not in force", it, printable.Count(len(first.Removed), "destination"), printable.Count(first.Ended, "connection"))
 	if first.Unended != "" {
 		words += "; connections to what is granted no longer go on, and are tried to be ended again: " + first.Unended
 	}
@@ -571,7 +576,7 @@ func (g *gate) tellChanges(doc spec.Gate, before, next outcome) {
 		g.sayf("refresh: %s", l)
 	}
 	if more > 0 {
-		g.sayf("refresh: and %d changes more", more)
+		g.sayf("refresh: and %s more", printable.Count(more, "change"))
 	}
 }
 
@@ -615,7 +620,7 @@ func changes(doc spec.Gate, before, next outcome) (lines []string, more int) {
 		now := are[p.Domain]
 		switch {
 		case len(now) == 0:
-			say("removed %s and its %d addresses", p.Domain, len(addresses(p)))
+			say("removed %s and its %s", p.Domain, printable.Count(len(addresses(p)), "address"))
 		case !slices.ContainsFunc(now, func(n spec.Pin) bool { return n.AnyPort == p.AnyPort && slices.Equal(n.Ports, p.Ports) }):
 			say("%s had ports %s, and has ports %s (%s)", p.Domain, portsText(p.Ports, p.AnyPort),
 				portsText(now[0].Ports, now[0].AnyPort), now[0].Origin)

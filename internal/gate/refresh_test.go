@@ -414,7 +414,7 @@ func TestWhatCouldNotBeEnded(t *testing.T) {
 	s.put(otherFile, spec.Encode(document(kept)), 0o644)
 	out, err := s.exec("corral-gate", "refresh", "--spec", otherFile)
 	var exited *exec.ExitError
-	if !errors.As(err, &exited) || exited.ExitCode() != 1 || !strings.Contains(out, "1 pins, 1 destinations added, 1 removed, 0 connections ended") ||
+	if !errors.As(err, &exited) || exited.ExitCode() != 1 || !strings.Contains(out, "1 pin, 1 destination added, 1 removed, 0 connections ended") ||
 		!strings.Contains(out, "connections to what is granted no longer go on: ") || !strings.Contains(out, "the new policy is in force") {
 		t.Errorf("%v: %s", err, out)
 	}
@@ -846,7 +846,7 @@ func TestRefreshFailsInItsSecondHalf(t *testing.T) {
 			next.Policy = "new"
 			s.put(otherFile, spec.Encode(next), 0o644)
 			out, err := s.exec("corral-gate", "refresh", "--spec", otherFile)
-			if err == nil || !strings.Contains(out, "fail point refresh-") || !strings.Contains(out, "what the document takes away is gone (1 destinations") {
+			if err == nil || !strings.Contains(out, "fail point refresh-") || !strings.Contains(out, "what the policy takes away is gone (1 destination,") {
 				t.Errorf("%v: %s", err, out)
 			}
 			st := s.status()
@@ -896,7 +896,7 @@ func TestGrace(t *testing.T) {
 	p.at("api.allowed.test", pool[2])
 	s.signal(syscall.SIGHUP)
 	s.await("refresh: api.allowed.test no longer has " + pool[0] + ", which stays pinned for 1s at least, and while it is in use")
-	s.await("refresh: 1 names: 1 destinations added, 0 removed, 0 connections ended")
+	s.await("refresh: 1 name: 1 destination added, 0 removed, 0 connections ended")
 	s.await("refresh: removed api.allowed.test " + pool[1] + ", which it has not had since ")
 	if !over(tried, 5*time.Second) {
 		t.Error("what was tried goes on")
@@ -1203,7 +1203,7 @@ func TestRemovalWaitsForNoLookup(t *testing.T) {
 	err := <-ended
 	var exited *exec.ExitError
 	if !errors.As(err, &exited) || exited.ExitCode() != 1 || !strings.Contains(err.Error(), "new.allowed.test (corral.yaml:7): no such name") ||
-		!strings.Contains(err.Error(), "what the document takes away is gone (2 destinations, 4 connections ended), what it grants anew is not in force") {
+		!strings.Contains(err.Error(), "what the policy takes away is gone (2 destinations, 4 connections ended), what it grants anew is not in force") {
 		t.Errorf("%v", err)
 	}
 	if err := <-later; err != nil {
@@ -1259,7 +1259,7 @@ func TestRefreshWithNewLimits(t *testing.T) {
 	doc := document(named("api.allowed.test", echoPort), db)
 	doc.Never = append(doc.Never, prefixes(pool[0]+"/32")...)
 	s.put(otherFile, spec.Encode(doc), 0o644)
-	if err := <-s.refreshing(); err == nil || !strings.Contains(err.Error(), "is refused") || !strings.Contains(err.Error(), "what the document takes away is gone (2 destinations, 4 connections ended)") {
+	if err := <-s.refreshing(); err == nil || !strings.Contains(err.Error(), "is refused") || !strings.Contains(err.Error(), "what the policy takes away is gone (2 destinations, 4 connections ended)") {
 		t.Errorf("%v", err)
 	}
 	for _, fd := range append(never, private...) {

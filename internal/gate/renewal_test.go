@@ -568,7 +568,7 @@ func TestChanges(t *testing.T) {
 		"removed a.test 44.10.0.13 (corral.yaml:7)",
 		"warning: a.test (corral.yaml:7) keeps what it had: no answer",
 		"a.test had ports 443, and has ports 22 (corral.yaml:7)",
-		"removed gone.test and its 1 addresses",
+		"removed gone.test and its 1 address",
 		"warning: soft.test (profile x) stays closed: no such name",
 	}, "\n")
 	if got != want || more != 0 {

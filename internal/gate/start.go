@@ -19,6 +19,7 @@ import (
 
 	"github.com/corral-sandbox/corral/internal/exit"
 	"github.com/corral-sandbox/corral/internal/netfilter"
+	"github.com/corral-sandbox/corral/internal/printable"
 	"github.com/corral-sandbox/corral/internal/resolve"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
@@ -187,7 +188,8 @@ func told(doc spec.Gate, environ []string) string {
 			from += fmt.Sprintf(", %s %q", w.what, w.is)
 		}
 	}
-	return fmt.Sprintf("%s: %d names, %d links, %d clients, %d host ports", from, len(doc.Names), len(doc.Links), len(doc.Clients), len(doc.HostPorts))
+	return fmt.Sprintf("%s: %s, %s, %s, %s", from, printable.Count(len(doc.Names), "name"), printable.Count(len(doc.Links), "link"),
+		printable.Count(len(doc.Clients), "client"), printable.Count(len(doc.HostPorts), "host port"))
 }
 
 // byItself reports whether a document is that of a gate without a corral.

@@ -64,11 +64,11 @@ func TestPermission(t *testing.T) {
 
 func TestTold(t *testing.T) {
 	doc := spec.Gate{Names: make([]spec.Name, 2), HostPorts: []uint16{1}}
-	if got := told(doc, []string{"CORRAL_ALLOW", "CORRAL_HOST_PORTS"}); got != "read from the environment, CORRAL_ALLOW, CORRAL_HOST_PORTS: 2 names, 0 links, 0 clients, 1 host ports" {
+	if got := told(doc, []string{"CORRAL_ALLOW", "CORRAL_HOST_PORTS"}); got != "read from the environment, CORRAL_ALLOW, CORRAL_HOST_PORTS: 2 names, 0 links, 0 clients, 1 host port" {
 		t.Error(got)
 	}
 	doc.Service = "db"
-	if got := told(doc, nil); got != `read /etc/corral/gate.json, service "db": 2 names, 0 links, 0 clients, 1 host ports` {
+	if got := told(doc, nil); got != `read /etc/corral/gate.json, service "db": 2 names, 0 links, 0 clients, 1 host port` {
 		t.Error(got)
 	}
 }

@@ -32,6 +32,7 @@ type Circumstances struct {
 	Services []HostService
 	Gateway  netip.Addr   // what services reach this machine by
 	Network  netip.Prefix // of all sandboxes and what links them
+	Pins     []spec.Pin   // what is granted now, which may be since after the attempt
 }
 
 // Suggestion is what a person could write into the policy to grant what was
@@ -97,12 +98,40 @@ func suggest(a Attempt, in Circumstances) Suggestion {
 		return suggestService(a.Port, in)
 	case contains(in.Network, netip.PrefixFrom(addr, addr.BitLen())):
 		return none("another sandbox, or what links some: no sandbox reaches another one")
+	}
+	owner, granted := pinnedTo(in.Pins, addr, a.Port)
+	switch {
+	case granted && owner != a.Name:
+		return none(allowedNow + ": " + owner + " has this address now")
+	case granted:
+		return none(allowedNow)
 	case a.Name != "":
 		return suggestPort(a.Name, a.Port, in)
+	case owner != "":
+		s := suggestPort(owner, a.Port, in)
+		s.Note = strings.TrimPrefix(s.Note+"; "+owner+" has this address now", "; ")
+		return s
 	case class != netguard.Public:
 		return none(fmt.Sprintf("no listed name has this address (%s), and a policy lists names; one that has it needs private: as well", class))
 	}
 	return none("no listed name has this address, and a policy lists names: see which one the program was told")
+}
+
+const allowedNow = "allowed now, since a refresh"
+
+// pinnedTo is a name that has an address, one that is granted the port there if
+// there is one.
+func pinnedTo(pins []spec.Pin, addr netip.Addr, port uint16) (name string, granted bool) {
+	for _, p := range pins {
+		has := slices.Contains(p.Addrs, addr)
+		if has && (p.AnyPort || slices.Contains(p.Ports, port)) {
+			return p.Domain, true
+		}
+		if has {
+			name = cmp.Or(name, p.Domain)
+		}
+	}
+	return name, false
 }
 
 func none(why string) Suggestion { return Suggestion{Note: why} }
@@ -128,6 +157,9 @@ func suggestName(name string, in Circumstances) Suggestion {
 		return none("a policy would write it in another way: no lookup is for that")
 	case special(d):
 		return none("no name server outside knows names that end so")
+	}
+	if slices.ContainsFunc(in.Pins, func(p spec.Pin) bool { return p.Domain == name && len(p.Addrs) > 0 }) {
+		return none(allowedNow)
 	}
 	if at := slices.IndexFunc(in.Rules, func(r Rule) bool { return r.Domain == d }); at >= 0 {
 		return none(fmt.Sprintf("%s lists it already: what is up was made without it, or it had no address", source(in.Rules[at])))

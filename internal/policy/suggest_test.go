@@ -9,6 +9,7 @@ import (
 
 	"github.com/corral-sandbox/corral/internal/diag"
 	"github.com/corral-sandbox/corral/internal/printable"
+	"github.com/corral-sandbox/corral/internal/spec"
 )
 
 var inForce = Circumstances{
@@ -121,6 +122,38 @@ func TestSuggest(t *testing.T) {
 			t.Errorf("%s: %+v", tt.what, got)
 		}
 		holds(t, tt.a, got)
+	}
+}
+
+// R013: what was refused before a refresh is told by what is in force after it.
+func TestSuggestAfterARefresh(t *testing.T) {
+	in := inForce
+	at := netip.MustParseAddr("44.10.0.10")
+	in.Pins = []spec.Pin{
+		{Domain: "git.allowed.test", Addrs: []netip.Addr{at}, Ports: []uint16{22}},
+		{Domain: "api.allowed.test", Addrs: []netip.Addr{at, netip.MustParseAddr("44.10.0.11")}, Ports: []uint16{80, 443}},
+		{Domain: "any.allowed.test", Addrs: []netip.Addr{netip.MustParseAddr("44.10.0.12")}, AnyPort: true},
+		{Domain: "models.example", Fading: []spec.Fading{{Addr: netip.MustParseAddr("44.10.0.13")}}},
+	}
+	for _, tt := range []struct {
+		what        string
+		a           Attempt
+		entry, note string
+	}{
+		{"a name", lookupOf("api.allowed.test"), "", allowedNow},
+		{"a name without an address", lookupOf("models.example"), "", "profile opencode lists it already: what is up was made without it, or it had no address"},
+		{"a port of a name", packets("tcp", "44.10.0.10:443", "api.allowed.test"), "", allowedNow},
+		{"one that it was not called then", packets("tcp", "44.10.0.10:443", ""), "", allowedNow + ": api.allowed.test has this address now"},
+		{"any port", packets("tcp", "44.10.0.12:9", ""), "", allowedNow + ": any.allowed.test has this address now"},
+		{"another port", packets("tcp", "44.10.0.11:22", ""), "{domain: api.allowed.test, ports: [22, 80, 443]}", "api.allowed.test has this address now"},
+		{"another port of a name", packets("tcp", "44.10.0.11:22", "api.allowed.test"), "{domain: api.allowed.test, ports: [22, 80, 443]}", ""},
+		{"an address that is nobody's", packets("tcp", "44.10.0.14:22", ""), "", "no listed name has this address, and a policy lists names: see which one the program was told"},
+		{"an address of before", packets("tcp", "44.10.0.13:443", ""), "", "no listed name has this address, and a policy lists names: see which one the program was told"},
+		{"no TCP", packets("udp", "44.10.0.10:443", ""), "", "no UDP leaves: a policy opens TCP ports (programs that try QUIC fall back to TCP)"},
+	} {
+		if got := Suggest(tt.a, in); got.Entry != tt.entry || got.Note != tt.note {
+			t.Errorf("%s: %+v", tt.what, got)
+		}
 	}
 }
 

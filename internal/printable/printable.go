@@ -75,3 +75,15 @@ func JSON(b []byte) []byte {
 
 // unprintable looks closer at RuneError, which stands for broken UTF-8 too.
 func unprintable(r rune) bool { return r == utf8.RuneError || !Is(r) }
+
+// Count is a number of things in words: one is given in the singular, which forms its
+// plural with s, or with es after one.
+func Count[N int | uint64](n N, one string) string {
+	switch {
+	case n == 1:
+		return "1 " + one
+	case strings.HasSuffix(one, "s"):
+		one += "e"
+	}
+	return fmt.Sprintf("%d %ss", n, one)
+}

@@ -53,3 +53,17 @@ func TestJSON(t *testing.T) {
 		t.Errorf("%q", JSON(indented))
 	}
 }
+
+func TestCount(t *testing.T) {
+	for _, c := range []struct {
+		n         uint64
+		one, want string
+	}{
+		{0, "connection", "0 connections"}, {1, "connection", "1 connection"}, {2, "connection", "2 connections"},
+		{0, "address", "0 addresses"}, {1, "address", "1 address"}, {11, "address", "11 addresses"},
+	} {
+		if got := Count(c.n, c.one); got != c.want {
+			t.Errorf("%q, want %q", got, c.want)
+		}
+	}
+}

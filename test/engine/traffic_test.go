@@ -52,7 +52,7 @@ func TestTraffic(t *testing.T) {
 		`denied +` + regexp.QuoteMeta(lab.Canary.String()) + ` +tcp 443 +1 .* not listed`, `denied +172\.30\.0\.1 +tcp 8081 +1 .* not listed`,
 		`allowed +api\.allowed\.test \(44\.10\.0\.10\) +tcp 443 +1 .*`,
 		`    - files\.allowed\.test`, `    - \{domain: api\.allowed\.test, ports: \[22, 80, 443\]\}  # in place of the entry of corral\.yaml:5`,
-		`    - \{name: port-8081, port: 8081\}  # .*`, `  tcp 443 ` + regexp.QuoteMeta(lab.Canary.String()) + `: no listed name has this address.*`,
+		`  - \{name: port-8081, port: 8081\}  # .*`, `  tcp 443 ` + regexp.QuoteMeta(lab.Canary.String()) + `: no listed name has this address.*`,
 	} {
 		if !regexp.MustCompile(`(?m)^` + want + `$`).MatchString(r.out) {
 			t.Errorf("no line %s in %v", want, r)
@@ -82,6 +82,15 @@ func TestTraffic(t *testing.T) {
 	}
 	if err := c.Wait(); err != nil || strings.Contains(screen.seen.String(), "allowed  ") {
 		t.Errorf("%v, %s, %s", err, screen.seen.String(), errs.String())
+	}
+	// R013: after a refresh, what was refused before is told by what is in force.
+	s.lab.DNS.Set("files.allowed.test", lab.A("44.10.0.11"))
+	s.write("corral.yaml", allowed+"    - files.allowed.test\n")
+	if r := s.corral("refresh", "--accept"); r.code != 0 {
+		t.Fatal(r)
+	}
+	if r := s.corral("traffic"); !strings.Contains(r.out, "  lookup files.allowed.test: allowed now, since a refresh\n") || strings.Contains(r.out, "- files.allowed.test") || strings.Count(r.out, "\nallowed ") != 1 {
+		t.Errorf("after a refresh: %v", r)
 	}
 	// Somebody who stays, as long as there is something to see.
 	errs.Reset()
