@@ -15,9 +15,9 @@ func (a *app) down() *cobra.Command {
 	return &cobra.Command{
 		Use:   "down",
 		Short: "End this project's sandbox",
-		Long: `Ends the agent, whatever it is doing, and removes its containers. One that is
-always on is asked first (SIGTERM) and has 10 seconds to end by itself; Ctrl-C
-cuts them short. The agent of a corral run is ended at once.
+		Long: `Ends the agent, whatever it is doing, and removes its containers. It is asked
+first (SIGTERM) and has 10 seconds to end by itself, which Ctrl-C cuts short. The
+agent of a corral run that looks after it is ended at once.
 
 A corral run that looks after it says that the sandbox was taken down, and exits
 with 1; a corral up --watch of yours ends; one of another user's brings it up

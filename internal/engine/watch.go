@@ -134,15 +134,16 @@ func (e *Engine) stop(ctx context.Context, id string) error {
 	return nil
 }
 
-// Retire takes services of a sandbox away. Those that are always on and run are
-// asked first, all at once; the end of ctx cuts their Grace short. Whoever runs
-// another can ask it there, and one that is paused cannot hear.
+// Retire takes services of a sandbox away. Those that run are asked first, all at
+// once; the end of ctx cuts their Grace short. One that is paused cannot hear, and
+// one that a living corral looks after is not asked: that would take what it did
+// then for its own end.
 func (e *Engine) Retire(ctx context.Context, services ...Member) error {
 	var asked sync.WaitGroup
 	var ids []string
 	for _, s := range services {
 		ids = append(ids, s.ID)
-		if s.Purpose != PurposeDaemon || s.State != container.StateRunning {
+		if s.State != container.StateRunning || s.Purpose != PurposeDaemon && !s.Unattended() {
 			continue
 		}
 		asked.Go(func() {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -61,8 +62,9 @@ func TestGateLostBesideAFailingEngine(t *testing.T) {
 	}
 }
 
-// What is always on is asked to end, all of it at once, before anything is
-// removed, and the gates go last. What cannot hear or has ended is not asked.
+// What nobody looks after is asked to end, all of it at once, before anything is
+// removed, and the gates go last. What cannot hear or has ended is not asked, and
+// what a run would take for its agent's own end is not either.
 func TestServicesAreAskedFirst(t *testing.T) {
 	for _, c := range []struct {
 		name        string
@@ -117,14 +119,14 @@ func TestServicesAreAskedFirst(t *testing.T) {
 				defer mu.Unlock()
 				told = append(told, fmt.Sprintf(format, args...))
 			}
-			service := func(id, state, purpose string) Member {
-				return Member{ID: id, Service: id, Role: RoleService, Purpose: purpose, State: state, Running: state == container.StateRunning}
+			service := func(id, state, purpose, owner string) Member {
+				return Member{ID: id, Service: id, Role: RoleService, Purpose: purpose, Owner: owner, State: state, Running: state == container.StateRunning}
 			}
 			err := e.Down(ctx, []Member{
 				{ID: "gate", Role: RoleGate, Purpose: PurposeDaemon, State: container.StateRunning, Running: true},
-				service("one", container.StateRunning, PurposeDaemon), service("two", container.StateRunning, PurposeDaemon),
-				service("paused", container.StatePaused, PurposeDaemon), service("ended", container.StateExited, PurposeDaemon),
-				service("run", container.StateRunning, PurposeRun),
+				service("one", container.StateRunning, PurposeDaemon, ""), service("two", container.StateRunning, PurposeRun, "another-boot 1 1"),
+				service("paused", container.StatePaused, PurposeDaemon, ""), service("ended", container.StateExited, PurposeDaemon, ""),
+				service("run", container.StateRunning, PurposeRun, owner(os.Getpid())),
 			})
 			if err != nil || len(asked) != 2 || !asked["one"] || !asked["two"] || strings.Join(removed, " ") != "one two paused ended run gate" {
 				t.Errorf("%v: asked %v, removed %v", err, asked, removed)
