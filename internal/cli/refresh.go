@@ -133,6 +133,11 @@ func showRefreshed(w io.Writer, done spec.Refreshed) error {
 	for _, u := range done.Unpinned {
 		rows = append(rows, fmt.Sprintf("closed   %s: %s", cell(u.Domain), cell(u.Reason)))
 	}
+	if len(done.Added) > 0 { // it was told before otherwise
+		for _, s := range spec.SharedAddresses(done.Pins) {
+			rows = append(rows, "notice   "+cut(printable.Escape(s.String()), mostState))
+		}
+	}
 	for _, s := range done.Silent {
 		rows = append(rows, fmt.Sprintf("silent   %s: accepts no connection on %s: %s: the next start of the gate would refuse it (liveness: false in its entry lets it)",
 			cell(s.Domain), anyOf(s.Ports), cell(s.Why)))

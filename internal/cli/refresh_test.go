@@ -2,6 +2,7 @@ package cli
 
 import (
 	"errors"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -25,6 +26,10 @@ func TestShowRefreshed(t *testing.T) {
 		{"ended", spec.Refreshed{Removed: []string{"44.10.0.11:443"}, Ended: 1}, "removed  44.10.0.11:443\nended    1 connection to what is not allowed any more\n", true},
 		{"silent", spec.Refreshed{Added: []string{"44.10.0.12:443"}, Silent: []spec.Silent{{Domain: "dead.allowed.test", Ports: []uint16{80, 443}, Why: "i/o timeout"}}},
 			"added    44.10.0.12:443\nsilent   dead.allowed.test: accepts no connection on any of its ports 80 443: i/o timeout: the next start of the gate would refuse it (liveness: false in its entry lets it)\n", true},
+		{"a shared address", spec.Refreshed{Added: []string{"44.10.0.12:22"}, Pins: []spec.Pin{
+			{Domain: "more.allowed.test", Addrs: []netip.Addr{netip.MustParseAddr("44.10.0.12")}, Ports: []uint16{22}},
+			{Domain: "api.allowed.test", Addrs: []netip.Addr{netip.MustParseAddr("44.10.0.12")}, Ports: []uint16{80, 443}},
+		}}, "added    44.10.0.12:22\nnotice   api.allowed.test, more.allowed.test share 44.10.0.12: pins cannot tell them apart, nor from others there; ports 22, 80, 443 are open for each of them\n", true},
 		{"not ended alone", spec.Refreshed{Unended: "no answer"}, "not ended: connections to what is not allowed any more: no answer\n", false},
 		{"ended and not ended", spec.Refreshed{Ended: 2, Unended: "no answer"}, "ended    2 connections to what is not allowed any more\nnot ended: connections to what is not allowed any more: no answer\n", false},
 		{"among many", spec.Refreshed{Added: slices.Repeat([]string{"44.10.0.11:443"}, 2*mostRefreshed), Unended: "no answer"}, "and 60 more (--json has them)\nnot ended: connections to what is not allowed any more: no answer\n", false},

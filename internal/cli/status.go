@@ -237,6 +237,9 @@ func serviceRows(h engine.Health, now time.Time) [][]string {
 			more = append(more, []string{"fading", cell(p.Domain), cell(f.Addr.String()), fmt.Sprintf("since %s, %d open", age(now.Sub(f.Since)), f.Flows)})
 		}
 	}
+	for _, s := range g.SharedAddresses {
+		more = append(more, []string{"one address", cell(s.Addr.String()), cut(printable.Escape(s.String()), mostState)})
+	}
 	for _, s := range g.Shared {
 		more = append(more, []string{"shared", cell(s.Removed), cell(fmt.Sprintf("%v:%d", s.Addr, s.Port)), fmt.Sprintf("%d open, by way of %s", s.Flows, cell(s.With))})
 	}

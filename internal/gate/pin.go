@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"os"
 	"slices"
@@ -274,23 +273,9 @@ const noticeShown = 5
 // sharedAddrs is a line for each address that several names have: nothing tells
 // them apart by it.
 func sharedAddrs(pins []spec.Pin) []string {
-	names := map[netip.Addr][]string{}
-	for _, p := range pins {
-		for _, a := range p.Addrs {
-			if !slices.Contains(names[a], p.Domain) {
-				names[a] = append(names[a], p.Domain)
-			}
-		}
-	}
 	var lines []string
-	for _, a := range slices.SortedFunc(maps.Keys(names), netip.Addr.Compare) {
-		if n := slices.Sorted(slices.Values(names[a])); len(n) > 1 {
-			more := ""
-			if len(n) > 2 {
-				more = fmt.Sprintf(" and %d more", len(n)-2)
-			}
-			lines = append(lines, fmt.Sprintf("%s, %s%s share %s: pins cannot tell them apart, nor from others there", n[0], n[1], more, a))
-		}
+	for _, shared := range spec.SharedAddresses(pins) {
+		lines = append(lines, shared.String())
 	}
 	return lines
 }

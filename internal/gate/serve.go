@@ -209,6 +209,7 @@ func (g *gate) status(ctx context.Context) (spec.GateStatus, error) {
 		Backend: g.kernel.Backend(), Class: g.spec.Class, Policy: g.spec.Policy, Pins: g.pins, Unpinned: g.unpinned, WorkerRestarts: g.worker.restarted(),
 		Unended: g.why, Refreshed: g.refreshed, NextRefresh: g.nextRefresh()}
 	g.mu.Unlock()
+	s.SharedAddresses = spec.SharedAddresses(s.Pins)
 	var st syscall.Stat_t
 	if err := syscall.Stat("/proc/self/ns/net", &st); err != nil {
 		return s, err

@@ -3,6 +3,7 @@ package spec
 import (
 	"fmt"
 	"io"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -299,6 +300,8 @@ type GateStatus struct {
 
 	Pins     []Pin      `json:"pins"`
 	Unpinned []Unpinned `json:"unpinned"`
+	// SharedAddresses are those that several names have.
+	SharedAddresses []SharedAddress `json:"shared_addresses,omitempty"`
 	// Shared are connections to what was granted to a removed name and is granted
 	// to another one still.
 	Shared []Shared `json:"shared,omitempty"`
@@ -356,6 +359,59 @@ type Pin struct {
 	Fading []Fading `json:"fading,omitempty"`
 	// Failed is why the last lookup gave nothing new.
 	Failed string `json:"failed,omitempty"`
+}
+
+// SharedAddress is an address that several names have. Whatever port one of them is
+// granted is open for all.
+type SharedAddress struct {
+	Names   []string   `json:"names"` // sorted
+	Addr    netip.Addr `json:"addr"`
+	Ports   []uint16   `json:"ports,omitempty"` // sorted
+	AnyPort bool       `json:"any_port,omitempty"`
+}
+
+// SharedAddresses are those of some pins, sorted by address.
+func SharedAddresses(pins []Pin) []SharedAddress {
+	at := map[netip.Addr]*SharedAddress{}
+	for _, p := range pins {
+		for _, a := range p.Addrs {
+			s := at[a]
+			if s == nil {
+				s = &SharedAddress{Addr: a}
+				at[a] = s
+			}
+			s.Names, s.Ports, s.AnyPort = append(s.Names, p.Domain), append(s.Ports, p.Ports...), s.AnyPort || p.AnyPort
+		}
+	}
+	var shared []SharedAddress
+	for _, a := range slices.SortedFunc(maps.Keys(at), netip.Addr.Compare) {
+		s := *at[a]
+		slices.Sort(s.Names)
+		slices.Sort(s.Ports)
+		if s.Names, s.Ports = slices.Compact(s.Names), slices.Compact(s.Ports); len(s.Names) > 1 {
+			if s.AnyPort {
+				s.Ports = nil
+			}
+			shared = append(shared, s)
+		}
+	}
+	return shared
+}
+
+// String is for people, on one line.
+func (s SharedAddress) String() string {
+	more, open := "", "every port is"
+	if n := len(s.Names); n > 2 {
+		more = fmt.Sprintf(" and %d more", n-2)
+	}
+	switch {
+	case s.AnyPort:
+	case len(s.Ports) == 1:
+		open = fmt.Sprintf("port %d is", s.Ports[0])
+	default:
+		open = "ports " + strings.ReplaceAll(strings.Trim(fmt.Sprint(s.Ports), "[]"), " ", ", ") + " are"
+	}
+	return fmt.Sprintf("%s%s share %s: pins cannot tell them apart, nor from others there; %s open for each of them", strings.Join(s.Names[:min(2, len(s.Names))], ", "), more, s.Addr, open)
 }
 
 // Fading is an address that a name had until Since.
