@@ -153,7 +153,7 @@ type vigil struct {
 // sandbox is taken down.
 func (v *vigil) keep(ctx context.Context, poke <-chan struct{}) error {
 	v.sayf("watching %s", v.sandbox)
-	pause, last := healFirst, time.Time{}
+	pause, last, waited := healFirst, time.Time{}, ""
 	again := false // the last heal failed
 	for {
 		if !again {
@@ -168,7 +168,10 @@ func (v *vigil) keep(ctx context.Context, poke <-chan struct{}) error {
 		}
 		if pause >= longPause && ctx.Err() == nil {
 			if err := v.well(ctx); err != nil && !errors.Is(err, errDown) && ctx.Err() == nil {
-				v.sayf("%v; the next try is in %v", err, pause)
+				if waits := fmt.Sprintf("%v; the next try is in %v", err, pause); waits != waited {
+					waited = waits
+					v.sayf("%s", waits)
+				}
 			}
 		}
 		select { // what belongs together happens within a moment
@@ -199,6 +202,7 @@ func (v *vigil) keep(ctx context.Context, poke <-chan struct{}) error {
 				v.report(err)
 			}
 		case got.did:
+			waited = ""
 			v.sayf("%s is up", v.sandbox)
 		default:
 			continue

@@ -103,6 +103,24 @@ func TestVigilPauses(t *testing.T) {
 	})
 }
 
+// A wait that comes again and again is told once.
+func TestVigilWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fails := gives(healed{}, errors.New("no memory"))
+		v, said := fake([]func(context.Context) (healed, error){fails, fails, fails, fails, fails, fails, fails, fails, fails, gives(healed{down: true}, nil)}, errors.New("main: exited"))
+		if err := v.keep(t.Context(), nil); err != nil {
+			t.Error(err)
+		}
+		want := []string{"watching s", "error: no memory"}
+		for _, pause := range []string{"4s", "8s", "16s", "32s", "1m0s"} {
+			want = append(want, "main: exited; the next try is in "+pause)
+		}
+		if want = append(want, "s was taken down"); !slices.Equal(*said, want) {
+			t.Errorf("said %q", *said)
+		}
+	})
+}
+
 // What up told is no news to the watch that follows it, an error included.
 func TestVigilAfterAnError(t *testing.T) {
 	for err, want := range map[error]bool{nil: true, unended("no answer"): true, errors.Join(unended("x")): true, errNotAccepted: false} {
