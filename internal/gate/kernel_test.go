@@ -273,7 +273,7 @@ func TestSilentNameStopsTheStart(t *testing.T) {
 	if code := s.exit(); code != 1 {
 		t.Errorf("status %d", code)
 	}
-	if text := strings.Join(s.output(), "\n"); !strings.Contains(text, "api.allowed.test (corral.yaml:7): accepts no connection") {
+	if text := strings.Join(s.output(), "\n"); !strings.Contains(text, "api.allowed.test (corral.yaml:7): accepts no connection") || !strings.Contains(text, "hint: see that what is listed answers there; liveness: false in its entry") {
 		t.Error(text)
 	}
 	p.isClosed(t)
