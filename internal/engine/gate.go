@@ -233,6 +233,9 @@ func (e *Engine) open(ctx context.Context, g *Gate) error {
 		if warning, ok := strings.CutPrefix(line, spec.GateWarning); ok {
 			e.Progress("warning: %s", printable.Escape(warning))
 		}
+		if notice, ok := strings.CutPrefix(line, spec.GateNotice); ok {
+			e.Progress("notice: %s", printable.Escape(notice))
+		}
 		if line == spec.ReadyLine {
 			return nil
 		}

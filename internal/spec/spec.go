@@ -49,6 +49,8 @@ const (
 	// GateWarning begins a line about what a gate leaves closed for a reason that
 	// does not stop it.
 	GateWarning = "corral-gate: warning: "
+	// GateNotice begins a line about what pins cannot tell apart.
+	GateNotice = "corral-gate: notice: "
 	// GateUnanswered is a line among the reasons of a gate that stays closed: what
 	// failed is what a missing way out makes, lookups or connections that nobody
 	// outside answers.

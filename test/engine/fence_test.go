@@ -262,3 +262,16 @@ func inNamespace(t *testing.T, container string, args ...string) string {
 	pid := docker(t, "inspect", "--format", "{{.State.Pid}}", container)
 	return run(t, append([]string{"nsenter", "--target", pid, "--net"}, args...)...)
 }
+
+// Bring-up says what pins cannot tell apart (R029).
+func TestSharedAddressIsSaid(t *testing.T) {
+	t.Parallel()
+	s := project(t, "profile: shell\nname: shared\negress:\n  allow: [shared-a.allowed.test, {domain: shared-b.allowed.test, ports: [22], liveness: false}]\n")
+	for _, name := range []string{"shared-a.allowed.test", "shared-b.allowed.test"} {
+		s.lab.DNS.Set(name, lab.A("44.10.0.10"))
+	}
+	r := s.sh("true")
+	if want := "corral: notice: shared-a.allowed.test, shared-b.allowed.test share 44.10.0.10: "; r.code != 0 || strings.Count(r.err, want) != 1 {
+		t.Error(r)
+	}
+}
