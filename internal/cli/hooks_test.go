@@ -270,7 +270,8 @@ func TestTellUntold(t *testing.T) {
 func TestRewritable(t *testing.T) {
 	for hook, want := range map[string]string{
 		"work/backup.sh":                  "work/backup.sh",
-		"./work/none":                     "./work/none",
+		"work/none":                       "work/none",
+		"./work":                          "./work",
 		"work":                            "work",
 		"none":                            "",
 		"./own.sh":                        "",
