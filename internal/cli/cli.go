@@ -192,6 +192,7 @@ func hint(err error) string {
 	var failed *engine.GateFailed
 	var unmountable *engine.Unmountable
 	var collision *engine.Collision
+	var mislabelled *engine.Mislabelled
 	switch {
 	case errors.As(err, &unusable):
 		return unusable.Hint
@@ -207,6 +208,8 @@ func hint(err error) string {
 		return collision.Hint
 	case errors.As(err, &unmountable):
 		return unmountable.Hint
+	case errors.As(err, &mislabelled):
+		return "corral did not make it as it is now: docker rm --force " + mislabelled.Container
 	case errors.As(err, &running) && running.Daemon:
 		return "corral up heals it, corral shell opens a shell in it, corral down ends it"
 	case errors.As(err, &running):

@@ -31,6 +31,7 @@ func TestErrorsBecomeStatuses(t *testing.T) {
 		{plan.ErrNoResolver{Names: 2}, 2, "hint: set CORRAL_RESOLVERS"},
 		{&engine.NotUsable{Reason: "r", Hint: "h"}, 1, "corral: r\n  hint: h\n"},
 		{fmt.Errorf("wrapped: %w", &engine.WrongNetwork{Differences: []string{"d"}}), 1, "corral install --repair"},
+		{&engine.Mislabelled{Container: "corral-x", Label: "l", Err: errors.New("e")}, 1, "corral: container corral-x: label l: e\n  hint: corral did not make it as it is now: docker rm --force corral-x\n"},
 		{&engine.Running{ID: "p-1"}, 1, "corral down"},
 		{exit.Status(42), 42, ""},
 		{fmt.Errorf("service: No such container: %s", strings.Repeat("0a", 32)), 1, "corral: service: No such container: …\n"}, // R033

@@ -117,6 +117,7 @@ func (a *app) runDemo(ctx context.Context) (err error) {
 	targets := map[string]any{
 		"unlisted": set.Probes.Unlisted, "resolver": set.Probes.Resolver, "metadata": set.Probes.Metadata,
 		"names": []string{"secret.exfiltration.invalid"}, "ipv6": set.Probes.IPv6, "gateway": network.Gateway, "listener": listener.Addr().String(),
+		"read_write": dir,
 	}
 	if err := os.WriteFile(filepath.Join(dir, "targets.json"), spec.Encode(targets), 0o644); err != nil {
 		return err
@@ -182,11 +183,11 @@ func (a *app) runDemo(ctx context.Context) (err error) {
 	a.showDenied(status)
 
 	a.heading("The fence, verified from the inside")
-	proof, err := e.Verify(ctx, g.ID, id, g.Plan.Services[0])
+	proof, err := a.proveAll(ctx, e, p, g, id)
 	if err != nil {
 		return err
 	}
-	verified := a.show(proof)
+	verified := a.show(proof, false)
 	_ = stream.HangUp() // the agent leaves by itself; End removes it either way
 
 	fmt.Fprintln(a.out)

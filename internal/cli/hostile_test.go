@@ -121,7 +121,7 @@ func TestNothingHostileIsShown(t *testing.T) {
 					v := spoilt[spec.Verdict](text)
 					v.Outcome = outcome
 					probe := spec.Probe{Proto: v.Proto, Source: v.Source, Addr: v.Addr, Port: v.Port}
-					ev := report.Join(spec.Check{Name: "udp-closed:" + text}, spec.Event{Check: "udp-closed:" + text, Result: spec.OK, Detail: text, Probes: []spec.Probe{probe}}, []spec.Verdict{v})
+					ev := report.Join(spec.Check{Name: "udp-closed:" + text}, spec.Event{Check: "udp-closed:" + text, Result: spec.OK, Detail: text, Probes: []spec.Probe{probe}}, []spec.Verdict{v}, nil)
 					sections = append(sections, report.Section{Service: text, Events: []spec.Event{ev}})
 				}
 				if _, err := report.Text(w, sections, false); err != nil {

@@ -86,7 +86,7 @@ func (a *app) ready(ctx context.Context, p *project, to purpose) error {
 	}
 	p.secrets, p.host.Secrets = vars, names(vars)
 	// What a sandbox that is up has of these may be there already.
-	p.shields, p.host.Shields, p.host.Furniture = nil, nil, nil
+	p.shields, p.host.Shields, p.host.Furniture, p.host.Submounts = nil, nil, nil, nil
 	if p.host.Certificates, err = trusted(p.set); err != nil {
 		return err
 	}

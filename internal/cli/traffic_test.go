@@ -1,12 +1,15 @@
 package cli
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/corral-sandbox/corral/internal/diag"
 	"github.com/corral-sandbox/corral/internal/policy"
@@ -220,4 +223,29 @@ func TestAgo(t *testing.T) {
 			t.Errorf("%v: %q, want %q", d, got, want)
 		}
 	}
+}
+
+// Whatever a gate's log says an agent asked for, a terminal and a program get
+// one line that neither acts on.
+func FuzzTrafficLine(f *testing.F) {
+	f.Add(spec.VerdictDenied, "tcp", "a.test", "unlisted", []byte{192, 0, 2, 1}, uint16(443))
+	f.Add(spec.VerdictRefusedName, "", "x\x1b]0;y\a\u202e\u009b2J.test", "", []byte(nil), uint16(0))
+	f.Add(spec.VerdictNotShown, "\n", "\r", "\x7f", []byte("0123456789abcdef"), uint16(1))
+	f.Fuzz(func(t *testing.T, verdict, proto, name, rule string, addr []byte, port uint16) {
+		a, _ := netip.AddrFromSlice(addr)
+		ev := trafficEvent{Version: spec.Version, Service: "main", decided: decided{Verdict: verdict, Proto: proto, Name: name, Rule: rule, Addr: a, Port: port}, Count: 2}
+		ev.judge(policy.Circumstances{})
+		var text, stream bytes.Buffer
+		if err := errors.Join(ev.show(&text, map[string]bool{}), writeEvent(&stream, ev)); err != nil {
+			t.Fatal(err)
+		}
+		for _, said := range []string{text.String(), stream.String()} {
+			if strings.ContainsFunc(strings.ReplaceAll(said, "\n", ""), func(r rune) bool { return r != utf8.RuneError && !printable.Is(r) }) || !strings.HasSuffix(said, "\n") {
+				t.Errorf("%q", said)
+			}
+		}
+		if n := strings.Count(text.String(), "\n"); n > 2 || strings.Count(stream.String(), "\n") != 1 || !json.Valid(stream.Bytes()) {
+			t.Errorf("%d lines: %q, %q", n, text.String(), stream.String())
+		}
+	})
 }

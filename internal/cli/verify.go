@@ -2,8 +2,13 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,31 +21,45 @@ import (
 	"github.com/corral-sandbox/corral/internal/report"
 	"github.com/corral-sandbox/corral/internal/secret"
 	"github.com/corral-sandbox/corral/internal/spec"
+	"github.com/corral-sandbox/corral/internal/state"
 )
 
 func (a *app) verify() *cobra.Command {
-	var asJSON bool
+	var asJSON, failed bool
 	c := &cobra.Command{
 		Use:   "verify",
 		Short: "Prove the fence from the inside",
 		Long: `Runs every check of the policy inside the sandbox and asks the gate to confirm
-what was refused. If the sandbox is not up, one is brought up for the purpose.
+what was refused; the gate's own container, and each relay's, are proven beside
+it. If the sandbox is not up, one is brought up for the purpose.
 Exit 1 if a check failed or could not be told.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return a.with(c.Context(), func(p *project, e *engine.Engine) error {
-				proof, err := a.prove(c.Context(), e, p)
-				if err != nil {
-					return err
-				}
-				if asJSON {
-					return a.showJSON(p, proof)
-				}
-				return a.show(proof)
+			if asJSON && failed {
+				return exit.Invalidf("what does not hold has another result there than ok, skip and note", "--failed is for lines, and --json writes every event")
+			}
+			var of *project
+			var proof *engine.Proof
+			err := a.with(c.Context(), func(p *project, e *engine.Engine) (err error) {
+				of = p
+				proof, err = a.prove(c.Context(), e, p)
+				return err
 			})
+			switch {
+			case err != nil && asJSON:
+				return errors.Join(err, a.showUntold(of, err))
+			case errors.As(err, new(*unproven)):
+				return a.showUnproven(err)
+			case err != nil:
+				return err
+			case asJSON:
+				return a.showJSON(of, proof)
+			}
+			return a.show(proof, failed)
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "a stream of JSON events")
+	c.Flags().BoolVar(&failed, "failed", false, "only what does not hold, and the tally of all")
 	a.acceptFlag(c)
 	return c
 }
@@ -56,18 +75,19 @@ func (a *app) prove(ctx context.Context, e *engine.Engine, p *project) (proof *e
 		return a.proveRunning(ctx, e, p, members, gate, service)
 	}
 	if gate.Purpose == engine.PurposeDaemon {
-		return nil, exit.Failedf("corral up starts it", "%s: not started (there is a gate only)", gate.Service)
+		return nil, &unproven{exit.Failedf("corral up starts it", "%s: not started (there is a gate only)", gate.Service)}
 	}
 	unlock, err := a.begin(ctx, e, p, toBuild)
 	if err != nil {
-		return nil, err
+		return nil, between(err)
 	}
 	defer unlock()
+	a.sayf("nothing is up: what is proven is a sandbox made for it, which ends with the proof")
 	w := a.lookBack(ctx, p, nil) // what the image brings is the agent's as well
 	g, id, err := a.bring(ctx, e, p, engine.PurposeVerify, []string{"sleep", "infinity"}, engine.Terminal{})
 	if err != nil {
 		w.abandon(p)
-		return nil, err
+		return nil, between(err)
 	}
 	defer func() {
 		gone := a.end(ctx, e, g, id)
@@ -81,13 +101,44 @@ func (a *app) prove(ctx context.Context, e *engine.Engine, p *project) (proof *e
 		return nil, err
 	}
 	defer stream.Close()
-	proof, err = e.Verify(ctx, g.ID, id, g.Plan.Services[0])
+	proof, err = a.proveAll(ctx, e, p, g, id)
 	if err != nil {
+		return nil, err
+	}
+	for _, s := range proof.Sections {
+		if s.Service != g.Plan.Services[0].Name || !s.Untold() {
+			continue
+		}
+		// Why it is not there to be proven it may have said itself.
 		if said := stream.LastWords(ctx); said != "" {
-			return nil, fmt.Errorf("%w (the service said: %s)", err, printable.Escape(said))
+			s.Events[0].Detail += fmt.Sprintf(" (the service said: %s)", printable.Escape(said))
 		}
 	}
-	return proof, err
+	return proof, nil
+}
+
+// between is an error of bringing up a sandbox where there is one that cannot be proven:
+// its service was not running, and yet it is in the way.
+func between(err error) error {
+	const wait = "wait a moment, then corral verify again; corral down ends one that stays as it is"
+	var other *engine.Running
+	switch {
+	case errors.As(err, &other):
+		return &unproven{exit.Failedf(wait, "sandbox %s is starting or ending", other.ID)}
+	case errors.Is(err, state.ErrLocked):
+		return &unproven{&exit.Error{Status: exit.Failed, Err: err, Hint: wait}}
+	}
+	return err
+}
+
+// proveAll proves a sandbox of one gate and one service that is up.
+func (a *app) proveAll(ctx context.Context, e *engine.Engine, p *project, g *engine.Gate, service string) (*engine.Proof, error) {
+	guests, err := host.FindGuests()
+	if err != nil {
+		return nil, err
+	}
+	e.Trusted = p.host.Certificates
+	return e.Prove(ctx, g, guests, engine.One(g.Plan, g.ID, service))
 }
 
 // running are the gate and the service of a run that is up, or of a sandbox that
@@ -125,7 +176,7 @@ func (p *project) outdated(members []engine.Member, gate *spec.GateStatus) strin
 func well(ctx context.Context, e *engine.Engine, gate, service engine.Member) (spec.GateStatus, error) {
 	h := e.Health(ctx, []engine.Member{gate, service})[0] // a service is always told
 	if !h.OK || h.Gate == nil {
-		return spec.GateStatus{}, exit.Failedf(cure(service, ""), "%s: %s", h.Service, h.State)
+		return spec.GateStatus{}, exit.Failedf(cure(service, "corral down ends it; the next corral run begins anew"), "%s: %s", h.Service, h.State)
 	}
 	return *h.Gate, nil
 }
@@ -139,21 +190,80 @@ func cure(service engine.Member, once string) string {
 	return once
 }
 
-// show prints a proof as lines and turns it into the exit status.
-func (a *app) show(proof *engine.Proof) error {
-	tally, err := report.Text(a.out, []report.Section{proof.Section}, a.colour())
-	return verdict(tally, err)
+// show prints a proof as lines, of failed ones only, and turns it into the exit
+// status. What to do about what does not hold comes last, on standard error.
+func (a *app) show(proof *engine.Proof, failed bool) error {
+	write := report.Text
+	if failed {
+		write = report.Failures
+	}
+	tally, err := write(a.out, proof.Sections, a.colour())
+	var hints []string
+	for _, s := range proof.Sections {
+		if s.Hint != "" && !s.Holds() && !slices.Contains(hints, s.Hint) {
+			hints = append(hints, s.Hint)
+		}
+	}
+	if err != nil || tally.OK() {
+		return err
+	}
+	if len(hints) == 0 {
+		hints = []string{hintAnew}
+	}
+	return exit.Failedf(strings.Join(hints, "; "), "not everything holds")
+}
+
+// hintAnew is what to do where nothing better is known.
+const hintAnew = "corral down, then corral up or corral run, makes anew what was changed since it was up; what else there is to do: docs/verify.md"
+
+// unproven is why nothing can be proven of a sandbox that is up.
+type unproven struct{ error }
+
+func (u *unproven) Unwrap() error { return u.error }
+
+// showUnproven tells why nothing can be proven, with its hint, and reports it as a
+// check that failed, so that whoever reads the lines has its tally.
+func (a *app) showUnproven(why error) error {
+	status := a.report(why)
+	if _, err := report.Text(a.out, []report.Section{report.NotTold("", engine.Plain(why.Error()))}, a.colour()); err != nil {
+		return err
+	}
+	return exit.Status(status)
 }
 
 // showJSON prints it as a stream of events.
 func (a *app) showJSON(p *project, proof *engine.Proof) error {
-	tally, err := report.JSON(a.out, report.Header{
-		Time:     time.Now().UTC(),
-		Sandbox:  p.id(),
-		Versions: map[string]string{"corral": spec.Release()},
-		Digests:  map[string]string{"policy": p.policy.Digest, "rules": proof.Rules},
-	}, []report.Section{proof.Section})
-	return verdict(tally, err)
+	h := header(p)
+	h.Purpose = proof.Purpose
+	maps.Copy(h.Versions, proof.Versions)
+	maps.Copy(h.Digests, proof.Digests)
+	return verdict(report.JSON(a.out, h, proof.Sections))
+}
+
+// showUntold prints the same stream where nothing could be proven, but for who was
+// interrupted: a stream without its last event was cut off.
+func (a *app) showUntold(p *project, why error) error {
+	if errors.Is(why, context.Canceled) {
+		return nil
+	}
+	section := report.NotTold("", engine.Plain(why.Error()))
+	if known := (*exit.Error)(nil); errors.As(why, &known) {
+		section.Hint = known.Hint
+	} else {
+		section.Hint = hint(why)
+	}
+	_, err := report.JSON(a.out, header(p), []report.Section{section})
+	return err
+}
+
+// header is what is known of a proof before anything is proven; p is nil if the
+// policy could not be read.
+func header(p *project) report.Header {
+	h := report.Header{Time: time.Now().UTC(), Versions: map[string]string{"corral": spec.Release()}, Digests: map[string]string{}}
+	if p != nil {
+		h.Sandbox, h.Digests["policy"] = p.id(), p.policy.Digest
+	}
+	return h
 }
 
 func verdict(t report.Tally, err error) error {
@@ -166,19 +276,36 @@ func verdict(t report.Tally, err error) error {
 func (a *app) proveRunning(ctx context.Context, e *engine.Engine, p *project, members []engine.Member, gate, service engine.Member) (*engine.Proof, error) {
 	status, err := well(ctx, e, gate, service)
 	if err != nil {
-		return nil, err
+		return nil, &unproven{err}
 	}
 	if wrong := p.outdated(members, &status); wrong != "" {
-		return nil, exit.Failedf(cure(service, "corral down ends it; the next verify proves the policy as it is now"), "cannot tell: %s", wrong)
+		return nil, &unproven{exit.Failedf(cure(service, "corral down ends it; the next verify proves the policy as it is now"), "cannot tell: %s", wrong)}
 	}
 	if err := p.asUp(ctx, e, service); err != nil {
 		return nil, err
 	}
-	planned, err := p.draft(ctx, e, nil)(gate.Address)
+	guests, err := host.FindGuests()
 	if err != nil {
 		return nil, err
 	}
-	return e.Verify(ctx, gate.ID, service.ID, planned.Services[0])
+	g, err := p.sketch(ctx, e, guests, gate)
+	if err != nil {
+		return nil, err
+	}
+	for i := range g.Plan.Services {
+		g.Plan.Services[i].Passed = passed // whoever brought it up had others of them, perhaps
+	}
+	home, err := state.Home()
+	if err != nil {
+		return nil, err
+	}
+	// Two checkers would be in each other's way: their probes have the same ports.
+	unlock, err := state.Wait(ctx, home, filepath.Join(g.Plan.ID, "verify"), func() { a.sayf("waiting for another corral verify of %s", g.Plan.ID) })
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	return a.proveAll(ctx, e, p, g, service.ID)
 }
 
 // asUp takes from a service that is up, and from this machine, what else its
@@ -188,7 +315,7 @@ func (p *project) asUp(ctx context.Context, e *engine.Engine, service engine.Mem
 	if p.network, p.host.Subnet, err = inForce(ctx, e); err != nil {
 		return err
 	}
-	p.host.Shields, p.host.Furniture = service.Shields, service.Furniture
+	p.host.Shields, p.host.Furniture, p.host.Submounts = service.Shields, service.Furniture, service.Submounts
 	p.secrets, err = p.variables()
 	p.host.Secrets = names(p.secrets)
 	return err

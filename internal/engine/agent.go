@@ -81,7 +81,7 @@ func (e *Engine) serviceRequest(g *Gate, s plan.Service, secrets []secret.Var, t
 			Cmd:          s.Command,
 			Env:          append(environment(s.Environment, secrets), signalTheGroup),
 			WorkingDir:   s.WorkDir,
-			Labels:       labels(g, s.Name, RoleService, map[string]string{labelShields: render.MountsLabel(s.Shields), labelFurniture: render.MountsLabel(s.Furniture)}),
+			Labels:       labels(g, s.Name, RoleService, map[string]string{labelShields: render.MountsLabel(s.Shields), labelFurniture: render.MountsLabel(s.Furniture), labelSubmounts: submountsLabel(s.Mounts)}),
 			Tty:          term.TTY,
 			OpenStdin:    term.Stdin,
 			StdinOnce:    term.Stdin,

@@ -321,7 +321,7 @@ func (e *Engine) besideOutcome(ctx context.Context, id, command string) (int, er
 }
 
 // killed is the status of what SIGKILL ended.
-const killed = 128 + int(syscall.SIGKILL)
+const killed = signals + int(syscall.SIGKILL)
 
 // Logs writes what the engine kept of a container's output, byte for byte, and
 // with follow what comes, until the container or ctx ends.

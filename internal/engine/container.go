@@ -42,9 +42,7 @@ func (e *Engine) create(ctx context.Context, r request) (string, error) {
 		r.name = mark + "tool-" + strings.ToLower(rand.Text())
 	}
 	r.config.Labels[labelOwner] = owner(os.Getpid())
-	r.host.CapDrop = []string{"ALL"}
-	r.host.SecurityOpt = append([]string{render.NoNewPrivileges}, r.options...)
-	r.host.LogConfig = logging()
+	r = r.confined()
 	settled, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleWithin)
 	defer cancel()
 	made, err := e.api.ContainerCreate(settled, r.config, r.host, r.network, nil, r.name)
@@ -64,6 +62,16 @@ func (e *Engine) create(ctx context.Context, r request) (string, error) {
 	return "", err
 }
 
+// confined adds what is asked of the engine for every container.
+func (r request) confined() request {
+	host := *r.host
+	host.CapDrop = []string{"ALL"}
+	host.SecurityOpt = append([]string{render.NoNewPrivileges}, r.options...)
+	host.LogConfig = logging()
+	r.host = &host
+	return r
+}
+
 // mark begins the name of every container that corral makes. Labels alone prove
 // nothing: a container has those of its image too, whoever wrote that. Names are
 // given by those who may use the engine.
@@ -80,6 +88,20 @@ func (e *Engine) ours(ctx context.Context, label string) ([]container.Summary, e
 		return !slices.ContainsFunc(c.Names, func(name string) bool { return strings.HasPrefix(name, "/"+mark) })
 	}), nil
 }
+
+// Mislabelled is a container with a name of corral's and a label that corral never
+// wrote: what it is part of cannot be told, nor what may be done beside it.
+type Mislabelled struct {
+	Container string
+	Label     string
+	Err       error
+}
+
+func (e *Mislabelled) Error() string {
+	return fmt.Sprintf("container %s: label %s: %v", e.Container, e.Label, e.Err)
+}
+
+func (e *Mislabelled) Unwrap() error { return e.Err }
 
 // logging bounds what a container can write to the host's disk.
 func logging() container.LogConfig {

@@ -36,6 +36,7 @@ const (
 	labelFurniture = render.LabelFurniture
 	labelShields   = render.LabelShields
 	labelPurpose   = render.LabelPurpose
+	labelSubmounts = "dev.corral.submounts"     // below a service's mounts, when it was made
 	labelConfig    = "dev.corral.config-digest" // of what was asked of the engine, by parts
 	labelOwner     = "dev.corral.owner"         // the process that looks after it
 )

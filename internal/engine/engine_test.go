@@ -1,9 +1,12 @@
 package engine
 
 import (
+	"archive/tar"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -13,6 +16,7 @@ import (
 
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/network"
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/corral-sandbox/corral/internal/plan"
 	"github.com/corral-sandbox/corral/internal/render"
@@ -121,6 +125,52 @@ func TestSameFiles(t *testing.T) {
 	if err := sameFiles(want, strings.NewReader("not an archive, and long enough to be asked about it"+strings.Repeat("x", 600))); err == nil {
 		t.Error("garbage is the same")
 	}
+}
+
+// Whatever an archive holds, it passes only for the very files that were built.
+func FuzzSameFiles(f *testing.F) {
+	want := render.Tree{"bin/a": []byte("1"), "bin/b": []byte("2")}
+	archive := func(names ...string) []byte {
+		var b bytes.Buffer
+		w := tar.NewWriter(&b)
+		for _, n := range names {
+			if err := w.WriteHeader(&tar.Header{Name: n, Size: 1, Mode: 0o755, Typeflag: tar.TypeReg}); err != nil {
+				f.Fatal(err)
+			}
+			if _, err := w.Write(want["bin/"+n[len(n)-1:]]); err != nil {
+				f.Fatal(err)
+			}
+		}
+		if err := w.Close(); err != nil {
+			f.Fatal(err)
+		}
+		return b.Bytes()
+	}
+	f.Add(archive("bin/a", "bin/b"))
+	f.Add(archive("bin/a", "./bin/a"))
+	f.Add(archive("bin/a", "bin/a"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if err := sameFiles(want, bytes.NewReader(b)); err != nil {
+			return
+		}
+		got := render.Tree{}
+		for r := tar.NewReader(bytes.NewReader(b)); ; {
+			h, err := r.Next()
+			if err != nil {
+				break
+			}
+			if h.Uid != 0 || h.Gid != 0 || h.Mode&0o022 != 0 || h.Typeflag != tar.TypeReg && h.Typeflag != tar.TypeDir {
+				t.Errorf("%+v passes", h)
+			}
+			if h.Typeflag == tar.TypeReg {
+				content, _ := io.ReadAll(r)
+				got[strings.TrimPrefix(h.Name, "./")] = content
+			}
+		}
+		if d := cmp.Diff(want, got); d != "" {
+			t.Error(d)
+		}
+	})
 }
 
 func TestVolumeName(t *testing.T) {
@@ -240,6 +290,7 @@ func TestHealth(t *testing.T) {
 		{service, gate, change(func(s *spec.GateStatus) { s.Instance = "j" }), "no network (gate was replaced)", false},
 		{service, gate, change(func(s *spec.GateStatus) { s.State = spec.GateClosed }), "no network (gate is closed)", false},
 		{service, gate, change(func(s *spec.GateStatus) { s.ReadBack = "e" }), "the gate's rules are not what it wrote", false},
+		{service, gate, change(func(s *spec.GateStatus) { s.ReadBack, s.Differences = "e", []string{"chain x is missing", "y"} }), "the gate's rules are not what it wrote: chain x is missing", false},
 		{service, gate, change(func(s *spec.GateStatus) { s.Applied, s.ReadBack = "", "" }), "the gate's rules are not what it wrote", false},
 		{service, gate, &spec.GateStatus{Instance: "i"}, "no network (gate is closed)", false},
 		{alone, gate, &well, "running on, but the corral that looked after it is gone (corral down ends it)", false},

@@ -22,7 +22,11 @@ type ExecError struct {
 }
 
 func (e *ExecError) Error() string {
-	return fmt.Sprintf("%s ended with status %d: %s", strings.Join(e.Args, " "), e.Status, strings.TrimSpace(e.Stderr))
+	ended := fmt.Sprintf("%s ended with status %d", strings.Join(e.Args, " "), e.Status)
+	if said := strings.TrimSpace(e.Stderr); said != "" {
+		ended += ": " + said
+	}
+	return ended
 }
 
 // maxOutput bounds what a program inside may make us keep.
@@ -89,16 +93,17 @@ func (l *limited) Write(b []byte) (int, error) {
 // GateStatus asks a gate how it is.
 func (e *Engine) GateStatus(ctx context.Context, gate string) (spec.GateStatus, error) {
 	var s spec.GateStatus
-	return s, e.ask(ctx, gate, &s, "status", "--json")
+	return s, e.ask(ctx, gate, &s, &s.Version, "status", "--json")
 }
 
 // Verdicts asks a gate what became of the probes after a mark.
 func (e *Engine) Verdicts(ctx context.Context, gate string, after uint64) (spec.Verdicts, error) {
 	var v spec.Verdicts
-	return v, e.ask(ctx, gate, &v, "verdicts", "--after", fmt.Sprint(after))
+	return v, e.ask(ctx, gate, &v, &v.Version, "verdicts", "--after", fmt.Sprint(after))
 }
 
-func (e *Engine) ask(ctx context.Context, gate string, v any, args ...string) error {
+// ask fills v, whose version is at version.
+func (e *Engine) ask(ctx context.Context, gate string, v any, version *int, args ...string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, answerWithin, fmt.Errorf("no answer within %v", answerWithin))
 	defer cancel()
 	out, err := e.exec(ctx, gate, nil, append([]string{spec.GuestDir + "/bin/corral-gate"}, args...)...)
@@ -107,6 +112,9 @@ func (e *Engine) ask(ctx context.Context, gate string, v any, args ...string) er
 	}
 	if err := spec.Decode(bytes.NewReader(out), v); err != nil {
 		return fmt.Errorf("gate's answer to %s: %w", args[0], err)
+	}
+	if *version != spec.Version {
+		return fmt.Errorf("gate's answer to %s has version %d, this corral reads version %d", args[0], *version, spec.Version)
 	}
 	return nil
 }

@@ -173,6 +173,7 @@ func (e *Engine) gateRequest(g *Gate, net plan.Network, address netip.Addr) requ
 		},
 		host: &container.HostConfig{
 			NetworkMode: container.NetworkMode(net.Name),
+			IpcMode:     render.ServiceIPC,
 			CapAdd:      render.GateCapabilities,
 			Tmpfs:       map[string]string{"/run": render.GateTmpfs},
 			Mounts: []mount.Mount{{Type: mount.TypeVolume, Source: g.Guests, Target: render.GateGuestDir, ReadOnly: true,

@@ -21,8 +21,11 @@ import (
 
 // guestName is the volume of guest binaries: their version and digest.
 func guestName(guests host.Guests) string {
-	return fmt.Sprintf("corral-guest-%s-%s", volumeName(spec.Release()), guestTree(guests).Digest()[:8])
+	return fmt.Sprintf("%s%s-%s", guestVolumes, volumeName(spec.Release()), guestTree(guests).Digest()[:8])
 }
+
+// guestVolumes begins the names of all volumes of guest binaries.
+const guestVolumes = "corral-guest-"
 
 func guestTree(guests host.Guests) render.Tree {
 	tree := render.Tree{}
@@ -89,7 +92,7 @@ func (e *otherFiles) Error() string {
 // root's, writable by nobody else. What differs is otherFiles; any other error
 // is the archive's.
 func sameFiles(want render.Tree, archive io.Reader) error {
-	seen := 0
+	seen := map[string]bool{}
 	for r := tar.NewReader(archive); ; {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
@@ -108,14 +111,15 @@ func sameFiles(want render.Tree, archive io.Reader) error {
 		if err != nil {
 			return err
 		}
-		file, ok := want[strings.TrimPrefix(h.Name, "./")]
-		if h.Typeflag != tar.TypeReg || !ok || !bytes.Equal(b, file) {
+		name := strings.TrimPrefix(h.Name, "./")
+		file, ok := want[name]
+		if h.Typeflag != tar.TypeReg || !ok || seen[name] || !bytes.Equal(b, file) {
 			return &otherFiles{h.Name}
 		}
-		seen++
+		seen[name] = true
 	}
-	if seen != len(want) {
-		return &otherFiles{fmt.Sprintf("%d files, not %d", seen, len(want))}
+	if len(seen) != len(want) {
+		return &otherFiles{fmt.Sprintf("%d files, not %d", len(seen), len(want))}
 	}
 	return nil
 }

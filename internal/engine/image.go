@@ -62,6 +62,21 @@ func (e *Engine) GateImage(ctx context.Context, guests host.Guests) (string, err
 }
 
 func (e *Engine) gateImage(ctx context.Context, guests host.Guests) (Built, error) {
+	return e.build(ctx, gateRepo, gateBase, e.gateTree(guests), "the gate image")
+}
+
+// gateName is the name that the gate image gets here. Nothing is fetched or built.
+func (e *Engine) gateName(ctx context.Context, guests host.Guests) (string, error) {
+	got, err := e.api.ImageInspect(ctx, gateBase)
+	if err != nil {
+		return "", fmt.Errorf("image %s: %w", gateBase, err)
+	}
+	_, tag := named(gateRepo, got.ID, e.gateTree(guests))
+	return tag, nil
+}
+
+// gateTree is what goes into the gate image.
+func (e *Engine) gateTree(guests host.Guests) render.Tree {
 	tree := render.Tree{"Dockerfile": deploy.GateDockerfile, "ca/README": []byte("certificates that the build trusts\n")}
 	for i, c := range e.Trusted {
 		tree[fmt.Sprintf("ca/%03d.crt", i+1)] = c
@@ -69,7 +84,14 @@ func (e *Engine) gateImage(ctx context.Context, guests host.Guests) (Built, erro
 	for name, b := range guests {
 		tree["bin/"+name] = b
 	}
-	return e.build(ctx, gateRepo, gateBase, tree, "the gate image")
+	return tree
+}
+
+// named is a tree together with the image that it builds on, since another one makes
+// another image, and the name of what comes of it.
+func named(repo, base string, tree render.Tree) (render.Tree, string) {
+	tree = tree.With("base", []byte(base))
+	return tree, repo + ":" + tree.Digest()[:16]
 }
 
 // ServiceImage builds a service's image if what goes in has changed.
@@ -93,8 +115,7 @@ func (e *Engine) build(ctx context.Context, repo, base string, tree render.Tree,
 	if err != nil {
 		return Built{}, err
 	}
-	tree = tree.With("base", []byte(id)) // another base makes another image
-	tag := repo + ":" + tree.Digest()[:16]
+	tree, tag := named(repo, id, tree)
 	if _, err := e.api.ImageInspect(ctx, tag); err == nil {
 		return Built{Image: tag}, nil
 	} else if !errdefs.IsNotFound(err) {

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"strings"
@@ -71,6 +72,33 @@ func binds(g *Gate, s plan.Service, recursive bool) []mount.Mount {
 			}})
 	}
 	return out
+}
+
+// below are the mount points below what of a service's mounts is at its own path, by
+// that. What is mounted on the host later does not come inside.
+func below(mounts []plan.Mount) map[string][]string {
+	all := map[string][]string{}
+	for _, m := range mounts {
+		if m.Inside == "" && len(m.Submounts) > 0 {
+			all[m.Path] = m.Submounts
+		}
+	}
+	return all
+}
+
+// submountsLabel is below as it is kept for as long as the container is there.
+func submountsLabel(mounts []plan.Mount) string {
+	b, err := json.Marshal(below(mounts))
+	if err != nil {
+		panic(err) // strings
+	}
+	return string(b)
+}
+
+// parseSubmounts reads what submountsLabel wrote, which is never null.
+func parseSubmounts(label string) (map[string][]string, error) {
+	all := map[string][]string{}
+	return all, spec.Decode(strings.NewReader(label), &all)
 }
 
 // parseMounts reads what render.MountsLabel wrote.

@@ -1,12 +1,17 @@
 package engine
 
 import (
+	"encoding/json"
+	"errors"
+	"net/http"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/docker/docker/api/types/container"
 
 	"github.com/corral-sandbox/corral/internal/plan"
 	"github.com/corral-sandbox/corral/internal/render"
@@ -44,6 +49,39 @@ func TestMountable(t *testing.T) {
 		if (err == nil) != tt.ok || err != nil && !strings.Contains(err.Error(), "/n/sub") {
 			t.Errorf("%+v, recursive %v: %v", tt.mount, tt.recursive, err)
 		}
+	}
+}
+
+// What came along with a service's mounts stays on record for as long as it is there.
+func TestSubmountsOnRecord(t *testing.T) {
+	for _, tt := range []struct {
+		mounts []plan.Mount
+		label  string
+	}{
+		{nil, "{}"},
+		{[]plan.Mount{{Path: "/p"}, {Path: "/h", Inside: "/i", Submounts: []string{"/h/x"}}}, "{}"}, // that of what the profile brings is elsewhere
+		{[]plan.Mount{{Path: "/p", Submounts: []string{"/p/b", "/p/a"}}, {Path: "/n", ReadOnly: true, Submounts: []string{"/n/a"}}}, `{"/n":["/n/a"],"/p":["/p/b","/p/a"]}`},
+	} {
+		label := submountsLabel(tt.mounts)
+		back, err := parseSubmounts(label)
+		if label != tt.label || err != nil || back == nil || !reflect.DeepEqual(back, below(tt.mounts)) {
+			t.Errorf("%s, %v, %v", label, back, err)
+		}
+	}
+	for label, told := range map[string]bool{`{"/p":["/p/a"]}`: true, "{}": true, "": false} {
+		e := answered(t, func(w http.ResponseWriter, _ *http.Request, _ string) {
+			json.NewEncoder(w).Encode([]container.Summary{{Names: []string{"/corral-a"}, Labels: map[string]string{labelRole: RoleService, labelSubmounts: label}}})
+		})
+		members, err := e.Members(t.Context(), "")
+		if err != nil || len(members) != 1 || (members[0].Submounts != nil) != told || len(members[0].Submounts) != strings.Count(label, ":") {
+			t.Errorf("%q: %+v, %v", label, members, err)
+		}
+	}
+	e := answered(t, func(w http.ResponseWriter, _ *http.Request, _ string) {
+		json.NewEncoder(w).Encode([]container.Summary{{Names: []string{"/corral-a"}, Labels: map[string]string{labelSubmounts: "["}}})
+	})
+	if _, err := e.Members(t.Context(), ""); !errors.As(err, new(*Mislabelled)) {
+		t.Errorf("no sense: %v", err)
 	}
 }
 

@@ -136,7 +136,11 @@ func serviceParts(g *Gate, s plan.Service, r request) parts {
 			files = append(files, m.Ino)
 		}
 	}
-	p.set(partMounts, []any{slices.DeleteFunc(slices.Clone(r.host.Mounts), func(m mount.Mount) bool { return m.Type == mount.TypeVolume }), files})
+	bound := []any{slices.DeleteFunc(slices.Clone(r.host.Mounts), func(m mount.Mount) bool { return m.Type == mount.TypeVolume }), files}
+	if came := below(s.Mounts); len(came) > 0 { // one that is started again would have others
+		bound = append(bound, came)
+	}
+	p.set(partMounts, bound)
 	p.set(partGit, s.Git)
 	p.set(partLimits, r.host.Resources)
 	config, host := *r.config, *r.host

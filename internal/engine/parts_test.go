@@ -92,6 +92,7 @@ func TestDiffers(t *testing.T) {
 		{"a mount", serviceOf(func(s *plan.Service) { s.Mounts = append(s.Mounts, plan.Mount{Path: "/q", Ino: 9}) }), nil, "", partMounts},
 		{"a mount read-only", serviceOf(func(s *plan.Service) { s.Mounts[0].ReadOnly = true }), nil, "", partMounts},
 		{"a directory replaced", serviceOf(func(s *plan.Service) { s.Mounts[0].Ino = 8 }), nil, "", partMounts},
+		{"what is mounted below", serviceOf(func(s *plan.Service) { s.Mounts[0].Submounts = []string{s.Mounts[0].Path + "/x"} }), nil, "", partMounts},
 		{"git", serviceOf(func(s *plan.Service) { s.Git = "more" }), nil, "", partGit},
 		{"a limit", serviceOf(func(s *plan.Service) { s.Pids = 101 }), nil, "", partLimits},
 		{"the user", serviceOf(func(s *plan.Service) { s.UID = 1001 }), nil, "", partRest},

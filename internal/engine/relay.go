@@ -44,22 +44,11 @@ const (
 const (
 	// relayTmpfs are the options of its /run, where its control socket is.
 	relayTmpfs = "rw,nosuid,nodev,noexec,size=1m,mode=0755"
-	// relayPids is room for its threads and for a question or two.
-	relayPids = 64
-	// relayMemory holds 512 connections that are full and stuck both ways: of each
-	// four socket buffers of 64 KiB, where the engine counts those, which is twice
-	// what the relay asks for, and 19 MiB in all for the relay itself, measured.
-	relayMemory = 256 << 20
-	// privileged is the first port that anybody may listen on.
-	privileged = 1024
 	// relayReadyWithin bounds the start of a program that asks nobody.
 	relayReadyWithin = 15 * time.Second
 	// acceptWithin bounds a connection, or a lookup, from this machine to itself.
 	acceptWithin = time.Second
 )
-
-// relayCapabilities listen on a port below privileged and give up root.
-var relayCapabilities = []string{"NET_BIND_SERVICE", "SETUID", "SETGID"}
 
 // lookupsSuffix ends the word for a relay that carries lookups.
 const lookupsSuffix = "/dns"
@@ -101,12 +90,12 @@ func relayCommand(r plan.Relay, gateway netip.Addr) []string {
 
 func relayRequest(image string, r plan.Relay, gateway netip.Addr) request {
 	command := relayCommand(r, gateway)
-	limit := int64(relayPids)
+	limit := int64(plan.RelayPids)
 	user := fmt.Sprintf("%d:%d", spec.CarrierUID, spec.CarrierUID)
 	tmpfs := fmt.Sprintf("%s,uid=%d,gid=%d", relayTmpfs, spec.CarrierUID, spec.CarrierUID)
 	var capabilities []string
-	if r.Port < privileged {
-		user, tmpfs, capabilities = "0:0", relayTmpfs, relayCapabilities
+	if r.Port < plan.PrivilegedPorts {
+		user, tmpfs, capabilities = "0:0", relayTmpfs, plan.RelayCapabilities
 	}
 	return request{
 		name: fmt.Sprintf("corral-relay-%d", r.Port),
@@ -123,7 +112,7 @@ func relayRequest(image string, r plan.Relay, gateway netip.Addr) request {
 			CapAdd:         capabilities,
 			ReadonlyRootfs: true,
 			Tmpfs:          map[string]string{"/run": tmpfs},
-			Resources:      container.Resources{PidsLimit: &limit, Memory: relayMemory, MemorySwap: relayMemory},
+			Resources:      container.Resources{PidsLimit: &limit, Memory: plan.RelayMemory, MemorySwap: plan.RelayMemory},
 		},
 	}
 }
@@ -194,13 +183,15 @@ func (e *Engine) users(ctx context.Context) ([]user, error) {
 		if g.Labels[labelRole] != RoleGate {
 			continue
 		}
+		words := splitNeeds(g.Labels[labelRelays])
+		if len(words) == 0 {
+			continue
+		}
 		address, err := netip.ParseAddr(g.Labels[labelAddress])
 		if err != nil {
-			return nil, fmt.Errorf("container %s: label %s: %w", strings.TrimPrefix(g.Names[0], "/"), labelAddress, err)
+			return nil, &Mislabelled{Container: strings.TrimPrefix(g.Names[0], "/"), Label: labelAddress, Err: err}
 		}
-		if words := splitNeeds(g.Labels[labelRelays]); len(words) > 0 {
-			out = append(out, user{g.ID, address, words, g.State == container.StateExited || g.State == container.StateDead})
-		}
+		out = append(out, user{g.ID, address, words, g.State == container.StateExited || g.State == container.StateDead})
 	}
 	return out, nil
 }

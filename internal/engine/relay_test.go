@@ -58,7 +58,7 @@ func TestRelayCommand(t *testing.T) {
 func TestRelayRequest(t *testing.T) {
 	for port, root := range map[uint16]bool{53: true, 1023: true, 1024: false, 8081: false} {
 		r := relayRequest("image", plan.Relay{Port: port}, gateway)
-		if got := r.config.User == "0:0"; got != root || slices.Equal(r.host.CapAdd, relayCapabilities) != root {
+		if got := r.config.User == "0:0"; got != root || slices.Equal(r.host.CapAdd, plan.RelayCapabilities) != root {
 			t.Errorf("port %d: user %s, capabilities %v", port, r.config.User, r.host.CapAdd)
 		}
 		if !root && (r.config.User != "64998:64998" || len(r.host.CapAdd) > 0) {

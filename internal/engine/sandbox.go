@@ -39,6 +39,9 @@ type Member struct {
 	Shields  []plan.Mount // those of a service
 	// Furniture is what the profile brought a service.
 	Furniture []plan.Mount
+	// Submounts are those below a service's mounts when it was made; nil if that is not
+	// on record.
+	Submounts map[string][]string
 	Relays    []string // what a gate needs carried from the host
 	Purpose   string
 	Owner     string // the process that looks after it
@@ -81,8 +84,13 @@ func (e *Engine) Members(ctx context.Context, policy string) ([]Member, error) {
 		for name, mounts := range map[string]*[]plan.Mount{labelShields: &m.Shields, labelFurniture: &m.Furniture} {
 			if label := c.Labels[name]; label != "" {
 				if *mounts, err = parseMounts(label); err != nil {
-					return nil, fmt.Errorf("container %s: label %s: %w", m.Name, name, err)
+					return nil, &Mislabelled{Container: m.Name, Label: name, Err: err}
 				}
+			}
+		}
+		if label := c.Labels[labelSubmounts]; label != "" {
+			if m.Submounts, err = parseSubmounts(label); err != nil {
+				return nil, &Mislabelled{Container: m.Name, Label: labelSubmounts, Err: err}
 			}
 		}
 		out = append(out, m)
@@ -288,7 +296,7 @@ func (e *Engine) WhyEnded(ctx context.Context, m Member) string {
 	}
 	switch got.State.ExitCode {
 	case killed:
-		return "it was killed"
+		return fmt.Sprintf("it was killed, status %d", killed) // by whom the engine does not say: docker kill, or stop, of what did not end in time
 	case 0:
 		if m.Role == RoleGate {
 			return "it was stopped"
@@ -328,7 +336,7 @@ func unsound(s spec.GateStatus) string {
 	case s.State != spec.GateReady:
 		return "no network (gate is closed)"
 	case s.Applied == "" || s.Applied != s.ReadBack:
-		return "the gate's rules are not what it wrote"
+		return "the gate's rules are not what it wrote" + firstOf(s.Differences)
 	}
 	return ""
 }

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,39 +12,49 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/docker/docker/api/types/container"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
+	"github.com/corral-sandbox/corral/internal/exit"
 	"github.com/corral-sandbox/corral/internal/plan"
 	"github.com/corral-sandbox/corral/internal/report"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
 
-// Proof is what a service's checks gave, and under which rules.
-type Proof struct {
-	report.Section
-	Rules string // digest of the gate's rules and sets as the kernel has them
-}
-
 // Verify runs a service's checks inside it and joins what they saw with what
-// the gate did. Every planned check gives one event; one that did not arrive
-// could not be told. The checker shares its user with the agent, so what it
-// says counts only where nothing contradicts it.
-func (e *Engine) Verify(ctx context.Context, gate, service string, s plan.Service) (*Proof, error) {
-	status, err := e.GateStatus(ctx, gate)
-	if err != nil {
-		return nil, err
+// the gate did and with what can be seen from outside. Every planned check gives
+// one event; one that did not arrive could not be told. The checker shares its
+// user with the agent, so what it says counts only where nothing contradicts it,
+// and where there is another witness only if that says the same. Of g the guests'
+// volume and the image may be left out; beside is who else uses the engine.
+func (e *Engine) Verify(ctx context.Context, g *Gate, service string, s plan.Service, beside *company) (report.Section, error) {
+	gate := g.ID
+	var status spec.GateStatus
+	var before spec.Verdicts
+	var beforeErr error
+	var peers map[string]netip.Addr
+	var seen evidence
+	var others, listed findings
+	var usual *choices
+	first, asking := errgroup.WithContext(ctx)
+	first.Go(func() (err error) { status, err = beside.status(gate); return err })
+	first.Go(func() error { before, beforeErr = e.Verdicts(asking, gate, 0); return nil })
+	first.Go(func() (err error) { peers, err = e.peers(asking, gate); return err })
+	first.Go(func() error { seen = e.evidence(asking, gate, service); return nil })
+	first.Go(func() error { usual = beside.choices(); return nil })
+	first.Go(func() error { others = beside.around(gate, service); return nil })
+	first.Go(func() error { listed = foundBy(e.listedOddly(asking, service, s.UID, s.GID)); return nil })
+	if err := first.Wait(); err != nil {
+		return report.Section{}, err
 	}
-	if wrong := unsound(status); wrong != "" {
-		return nil, errors.New(wrong)
-	}
-	peers, err := e.peers(ctx, gate)
-	if err != nil {
-		return nil, err
-	}
-	seen := e.evidence(ctx, gate, service)
+	seen.strangers, seen.listed, seen.engine = others, listed, usual
 	checks := searchable(plan.Join(plan.Peers(s.Verify, peers), status), seen.service)
+	seen = e.outside(ctx, seen, g, s, status, checks, beside.own)
+	defer seen.close()
 	bait := e.bait(ctx, checks)
 	defer bait.close()
 	list := spec.Verify{Version: spec.Version, Service: s.Name}
@@ -55,57 +66,159 @@ func (e *Engine) Verify(ctx context.Context, gate, service string, s plan.Servic
 			list.Checks = append(list.Checks, c)
 		}
 	}
-	before, err := e.Verdicts(ctx, gate, 0)
-	if err != nil {
-		return nil, err
+	// Whatever those inside cannot tell, what is judged out here is told.
+	untold := func(err error) (report.Section, error) {
+		section := notTold(s.Name, err)
+		for _, c := range checks {
+			if i := slices.IndexFunc(outside, func(ev spec.Event) bool { return ev.Check == c.Name }); i >= 0 {
+				section.Events = append(section.Events, seen.attest(c, outside[i]))
+			}
+		}
+		return section, nil
 	}
-	out, err := e.exec(ctx, service, spec.Encode(list), spec.GuestDir+"/bin/corral-verify")
+	if wrong := unsound(status); wrong != "" {
+		return untold(errors.New(wrong))
+	}
+	if beforeErr != nil {
+		return untold(beforeErr)
+	}
+	out, err := e.check(ctx, service, list, checkerWithin+time.Duration(len(list.Checks))*checkWithin)
 	var exited *ExecError
 	if err != nil && !(errors.As(err, &exited) && exited.Status == 1) { // 1: a check failed
-		return nil, fmt.Errorf("cannot tell: checker: %w", err)
+		return untold(fmt.Errorf("cannot tell: checker: %w", err))
 	}
-	after, askErr := e.Verdicts(ctx, gate, before.Mark)
-	if askErr != nil {
-		return nil, askErr
+	after, err := e.Verdicts(ctx, gate, before.Mark)
+	if err != nil {
+		return untold(err)
 	}
+	seen.pinned = pinnedBy(status.Pins, after.Pins) // names may have been resolved anew meanwhile
 	events, readErr := report.Read(bytes.NewReader(out))
 	if readErr != nil {
-		return nil, fmt.Errorf("cannot tell: checker's answer: %w", readErr)
+		return untold(fmt.Errorf("cannot tell: checker's answer: %w", readErr))
 	}
 	if report.Complete(s.Name, list.Checks, events).Holds() != (exited == nil) {
-		return nil, errors.New("cannot tell: the checker's status and its answers disagree")
+		return untold(errors.New("cannot tell: the checker's status and its answers disagree"))
 	}
 	section := report.Complete(s.Name, checks, append(events, outside...))
+	if section.Unsaid() > 0 {
+		section.Hint = meddled
+	}
 	for i, c := range checks {
-		section.Events[i] = report.Join(c, section.Events[i], after.Verdicts)
+		ev := report.Join(c, section.Events[i], after.Verdicts, seen.pinned)
 		if c.Kind() == baited {
-			section.Events[i] = bait.join(section.Events[i], seen.gate)
+			ev = bait.join(ev, seen.gate)
+		}
+		section.Events[i] = seen.attest(c, ev)
+	}
+	section.Events = append(section.Events, strangers(s.Name, section.Events, after.Verdicts)...)
+	section.Events = append(section.Events, sharedNotes(s.Name, status)...)
+	return section, nil
+}
+
+// A checker has checkerWithin, and checkWithin more for each check: more than an
+// honest one takes, of whose checks many run at once and few wait. The agent,
+// whose user it is, may have stopped it.
+const (
+	checkerWithin = 20 * time.Second
+	checkWithin   = 100 * time.Millisecond
+)
+
+// meddled is what to do where somebody inside may have ended or stopped a checker.
+const meddled = "corral shell shows what runs in it; corral down ends it"
+
+// check gives a checker its list, and returns what it answers.
+func (e *Engine) check(ctx context.Context, service string, list spec.Verify, most time.Duration) ([]byte, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, most, exit.Failedf(meddled, "no answer within %v: a process of the sandbox's user may have stopped it", most))
+	defer cancel()
+	out, err := e.exec(ctx, service, spec.Encode(list), spec.GuestDir+"/bin/corral-verify")
+	if exited := (*ExecError)(nil); errors.As(err, &exited) && exited.Status >= broken {
+		exited.Stderr += string(out[:min(len(out), maxErrors)])
+		if noRoom(exited.Stderr) {
+			return nil, exit.Failedf("fewer processes inside, or a larger resources.pids", "the sandbox may have no more processes and threads than it has")
+		}
+		if by := signalled(exited.Status); by != "" {
+			return nil, exit.Failedf(meddled, "it ended with status %d, %s", exited.Status, by)
 		}
 	}
-	return &Proof{Section: section, Rules: status.ReadBack}, nil
+	return out, err
 }
 
-// evidence is what the engine says of a gate and of a service, nil where it
-// says nothing.
-type evidence struct {
-	gate, service *container.InspectResponse
+// signalled says which signal a status stands for, and where that may come from; empty
+// if it stands for none.
+func signalled(status int) string {
+	s := syscall.Signal(status - signals)
+	if s < 1 || s > lastSignal {
+		return ""
+	}
+	by := fmt.Sprintf("by signal %d (%s), which a process of the sandbox's user can send", int(s), cmp.Or(unix.SignalName(s), "of no name"))
+	if s == syscall.SIGKILL {
+		by += "; the kernel does, too, where memory is short"
+	}
+	return by
 }
 
+const (
+	signals    = 128 // what the statuses of programs that a signal ended begin above
+	lastSignal = 64  // SIGRTMAX
+)
+
+// broken is the least status of a checker that did not end by itself: the Go
+// runtime gave up, or it could not be started, and the engine says why where its
+// answer would be.
+const broken = 2
+
+// noRoom is whether a checker ended because its container may have no process or
+// thread more, by its own or the runtime's word.
+func noRoom(said string) bool {
+	said = strings.ToLower(said)
+	return strings.Contains(said, "failed to create new os thread") || strings.Contains(said, "resource temporarily unavailable")
+}
+
+// mostStrangers are packets from the ports of probes that are no probe of a
+// checker's: the gate's own checks send a few.
+const mostStrangers = 40
+
+// strangers is a note on packets from the ports of probes that nobody says are
+// probes, if there are many: the gate records only so many from each port, so
+// that the records of probes may be missing for that.
+func strangers(service string, events []spec.Event, verdicts []spec.Verdict) []spec.Event {
+	known := map[uint16]int{}
+	for _, ev := range events {
+		for _, p := range ev.Probes {
+			known[p.Source]++
+		}
+	}
+	n := 0
+	for _, v := range verdicts {
+		if v.Outcome != spec.OutcomeRejected {
+			continue // what is granted is called from there, too
+		}
+		if known[v.Source]--; known[v.Source] < 0 {
+			n++
+		}
+	}
+	if n <= mostStrangers {
+		return nil
+	}
+	return []spec.Event{{Version: spec.Version, Service: service, Check: "probe-ports", Result: spec.Note, Detail: fmt.Sprintf(
+		"%d packets came from ports %d to %d that are no probes: something in the sandbox floods from there, and records of probes may be missing",
+		n, spec.ProbePortFirst, spec.ProbePortLast)}}
+}
+
+// evidence is what the engine says of a gate and of a service.
 func (e *Engine) evidence(ctx context.Context, gate, service string) evidence {
-	look := func(id string) *container.InspectResponse {
-		got, err := e.api.ContainerInspect(ctx, id)
-		if err != nil || got.ContainerJSONBase == nil {
-			return nil
-		}
-		return &got
-	}
-	return evidence{gate: look(gate), service: look(service)}
+	said, unknown := e.inspected(ctx, gate, service)
+	return evidence{gate: said[0], service: said[1], unknown: unknown[1]}
 }
 
 // onHost are the kinds that are judged here, by what the engine says, and that
 // no checker inside is asked for.
 var onHost = map[string]func(evidence) (spec.Result, string){
-	"no-port-published": noPortPublished,
+	"no-port-published":    noPortPublished,
+	"rules-as-granted":     rulesAsGranted,
+	"container-as-planned": containerAsPlanned,
+	"no-strangers":         noStrangers,
+	"processes-confined":   processesConfined,
 }
 
 func judged(service string, c spec.Check, judge func(evidence) (spec.Result, string), seen evidence) spec.Event {
@@ -144,6 +257,19 @@ func noPortPublished(seen evidence) (spec.Result, string) {
 	return spec.OK, ""
 }
 
+// rulesAsGranted: what the gate read back of the kernel does with packets of every
+// kind, on paper, what its document says. Most of them no service can send, so that no
+// checker could try.
+func rulesAsGranted(seen evidence) (spec.Result, string) {
+	switch {
+	case len(seen.status.Astray) > 0:
+		return spec.Failed, Plain(strings.Join(seen.status.Astray, "; "))
+	case seen.status.Walked == 0:
+		return spec.Untold, "the gate does not say what its rules do"
+	}
+	return spec.OK, ""
+}
+
 // bound are the ports that are bound to one of the host's. One without a
 // binding is only named by the image.
 func bound[P ~string, B any](ports map[P][]B) []string {
@@ -157,20 +283,37 @@ func bound[P ~string, B any](ports map[P][]B) []string {
 	return out
 }
 
-// searchable skips the search for secrets none of which is long enough for it.
+// searchable skips the search for secrets none of which can be looked for.
 func searchable(checks []spec.Check, service *container.InspectResponse) []spec.Check {
 	if service == nil || service.Config == nil {
 		return checks
 	}
-	short := map[string]bool{}
+	values := map[string]string{}
 	for _, v := range service.Config.Env {
 		name, value, _ := strings.Cut(v, "=")
-		short[name] = len(value) < spec.SecretMin
+		values[name] = value
 	}
 	out := slices.Clone(checks)
 	for i, c := range out {
-		if c.Kind() == "secret-absent-elsewhere" && len(c.Names) > 0 && !slices.ContainsFunc(c.Names, func(n string) bool { return !short[n] }) {
-			out[i].Skip = fmt.Sprintf("each value is shorter than %d bytes: %s", spec.SecretMin, strings.Join(c.Names, ", "))
+		if c.Kind() != "secret-absent-elsewhere" || len(c.Names) == 0 {
+			continue
+		}
+		var told []string
+		each := fmt.Sprintf("each value is shorter than %d bytes: ", spec.SecretMin)
+		for _, name := range c.Names {
+			value, set := values[name]
+			why := spec.TooPlain(value)
+			if !set || why == "" {
+				break
+			}
+			if len(value) >= spec.SecretMin {
+				name += " (" + why + ")"
+				each = fmt.Sprintf("each value is too plain to be looked for, or shorter than %d bytes: ", spec.SecretMin)
+			}
+			told = append(told, name)
+		}
+		if len(told) == len(c.Names) {
+			out[i].Skip = each + strings.Join(told, ", ")
 		}
 	}
 	return out
@@ -337,6 +480,7 @@ func (c *canary) join(ev spec.Event, gate *container.InspectResponse) spec.Event
 	case len(c.callers) >= mostCallers:
 		return untold("more called than could be noted")
 	}
+	ev.Witnesses = append(ev.Witnesses, spec.WitnessKernel)
 	return ev
 }
 

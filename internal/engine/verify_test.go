@@ -102,13 +102,17 @@ func TestNoPortPublishedByTheEngine(t *testing.T) {
 // Where no secret is long enough to be looked for, that is said; one that the
 // service was not given is left for the checker to miss.
 func TestSearchable(t *testing.T) {
-	service := &container.InspectResponse{Config: &container.Config{Env: []string{"SHORT=1234567", "LONG=12345678", "EMPTY=", "EQUALS=a=b=c=d="}}}
+	service := &container.InspectResponse{Config: &container.Config{Env: []string{"SHORT=1234567", "LONG=12345-Ab", "PLAIN=localhost", "EMPTY=", "EQUALS=a=b=c=D=1"}}}
 	for _, tt := range []struct {
 		names   []string
 		service *container.InspectResponse
 		skipped bool
 	}{
 		{[]string{"SHORT"}, service, true},
+		{[]string{"PLAIN"}, service, true},
+		{[]string{"PLAIN", "SHORT"}, service, true},
+		{[]string{"PLAIN", "LONG"}, service, false},
+		{[]string{"PLAIN", "GONE"}, service, false},
 		{[]string{"SHORT", "EMPTY"}, service, true},
 		{[]string{"LONG"}, service, false},
 		{[]string{"EQUALS"}, service, false},
@@ -189,5 +193,37 @@ func TestNoCanary(t *testing.T) {
 	}
 	if got := (&canary{}).join(fine, nil); got.Result != spec.Untold {
 		t.Errorf("nobody knows why there is none: %+v", got)
+	}
+}
+
+// Who floods from the ports of probes is told, and neither a checker nor the
+// gate's own few packets are taken for that.
+func TestStrangers(t *testing.T) {
+	probe := func(port uint16) spec.Probe { return spec.Probe{Proto: "tcp", Source: port} }
+	verdicts := func(n int, o spec.Outcome) (all []spec.Verdict) {
+		for i := range n {
+			all = append(all, spec.Verdict{Proto: "tcp", Source: spec.ProbePortFirst + uint16(i%100), Outcome: o})
+		}
+		return all
+	}
+	var events []spec.Event
+	for i := range uint16(100) {
+		events = append(events, spec.Event{Probes: []spec.Probe{probe(spec.ProbePortFirst + i)}})
+	}
+	for _, tt := range []struct {
+		name     string
+		verdicts []spec.Verdict
+		told     bool
+	}{
+		{"none", nil, false},
+		{"a checker's", verdicts(100, spec.OutcomeRejected), false},
+		{"a few more", verdicts(100+mostStrangers, spec.OutcomeRejected), false},
+		{"one too many", verdicts(101+mostStrangers, spec.OutcomeRejected), true},
+		{"what is granted", verdicts(1000, spec.OutcomeAccepted), false},
+	} {
+		got := strangers("main", events, tt.verdicts)
+		if (len(got) == 1) != tt.told || tt.told && (got[0].Result != spec.Note || !strings.Contains(got[0].Detail, "41 packets")) {
+			t.Errorf("%s: %+v", tt.name, got)
+		}
 	}
 }

@@ -295,7 +295,7 @@ func given(environ []string) map[string]string {
 	values := map[string]string{}
 	for _, s := range environ {
 		name, value, _ := strings.Cut(s, "=")
-		if strings.HasPrefix(name, settingPrefix) && name != failpointVariable {
+		if strings.HasPrefix(name, settingPrefix) && !slices.Contains(testVariables, name) {
 			values[name] = value
 		}
 	}

@@ -12,6 +12,9 @@ import (
 
 const failpointVariable = "CORRAL_GATE_FAILPOINT"
 
+// testVariables tell a test build what to do wrong, and are nothing that a gate goes by.
+var testVariables = []string{failpointVariable, mutantVariable}
+
 // passed is how often the point was passed.
 var passed atomic.Int64
 

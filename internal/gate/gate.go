@@ -15,10 +15,13 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -32,7 +35,7 @@ const usage = `usage: corral-gate COMMAND
   serve               close the namespace, open what the document grants, and watch (PID 1)
   status [--json]     how it is; exit 1 unless it is ready
   refresh [--spec FILE] [--json]
-                      resolve the names again, or go by another document from now on
+                      resolve the names again, or go by another document from now on (-: standard input)
   verdicts --after N  what became of packets from probe ports since mark N, as JSON
   trial               what a gate could rely on here, a feature a line (PID 1 of an empty namespace)
   relay [--dns] LISTEN TARGET...
@@ -41,6 +44,8 @@ const usage = `usage: corral-gate COMMAND
   settings            the variables that a gate goes by where it is given no document
   version
 `
+
+const howTo = "corral-gate --help lists the commands"
 
 // Main runs one command and returns the exit status.
 func Main(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args []string) int {
@@ -52,7 +57,11 @@ func Main(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args [
 
 func run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args []string) error {
 	if len(args) == 0 {
-		return exit.Invalidf(usage, "no command")
+		return exit.Invalidf(howTo, "no command")
+	}
+	if slices.Contains([]string{"help", "--help", "-h"}, args[0]) {
+		_, err := io.WriteString(stdout, usage)
+		return err
 	}
 	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
@@ -71,10 +80,10 @@ func run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args []
 		tried.flags(flags)
 	}
 	if err := flags.Parse(args[1:]); err != nil {
-		return exit.Invalidf(usage, "%s: %w", args[0], err)
+		return exit.Invalidf(howTo, "%s: %w", args[0], err)
 	}
 	if flags.NArg() > 0 && args[0] != "relay" {
-		return exit.Invalidf(usage, "%s takes no %q", args[0], flags.Arg(0))
+		return exit.Invalidf(howTo, "%s takes no %q", args[0], flags.Arg(0))
 	}
 	switch args[0] {
 	case "serve":
@@ -84,6 +93,12 @@ func run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args []
 	case "status":
 		return status(ctx, stdout, asJSON)
 	case "refresh":
+		if file == "-" {
+			if err := takeIn(stdin, toldFile); err != nil {
+				return err
+			}
+			file = toldFile
+		}
 		return refresh(ctx, stdout, file, asJSON)
 	case "verdicts":
 		answer, err := call(ctx, question{Verdicts: &after})
@@ -104,7 +119,7 @@ func run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args []
 		_, err := fmt.Fprintf(stdout, "corral-gate %s\n", spec.Release())
 		return err
 	}
-	return exit.Invalidf(usage, "no command is called %q", args[0])
+	return exit.Invalidf(howTo, "no command is called %q", args[0])
 }
 
 func status(ctx context.Context, stdout io.Writer, asJSON bool) error {
@@ -131,6 +146,33 @@ func status(ctx context.Context, stdout io.Writer, asJSON bool) error {
 		return exit.Status(exit.Failed)
 	}
 	return nil
+}
+
+// toldFile keeps a document that came by standard input: a gate reads one from files
+// of root's alone.
+const toldFile = "/run/corral-gate.json"
+
+// takeIn writes a document to a file, whole or not at all.
+func takeIn(from io.Reader, file string) error {
+	b, err := io.ReadAll(io.LimitReader(from, maxSpec+1))
+	if err != nil {
+		return fmt.Errorf("standard input: %w", err)
+	}
+	if len(b) > maxSpec {
+		return exit.Invalidf(stays, "a document has at most %d bytes", maxSpec)
+	}
+	f, err := os.CreateTemp(filepath.Dir(file), filepath.Base(file)) // 0600
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name()) // gone already if all went well
+	if _, err := f.Write(b); err != nil {
+		return errors.Join(err, f.Close())
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), file)
 }
 
 // refresh has the gate resolve again, and go by a document.
@@ -206,6 +248,17 @@ func statusText(s spec.GateStatus) string {
 		b.WriteString(", the kernel has them as applied")
 	default:
 		b.WriteString(", THE KERNEL HAS OTHERS THAN APPLIED")
+	}
+	for _, d := range s.Differences {
+		fmt.Fprintf(&b, "\nDIFFERS  %s", d)
+	}
+	if s.Namespace != nil {
+		for _, a := range s.Namespace.Altered {
+			fmt.Fprintf(&b, "\nALTERED  %s", a)
+		}
+		for _, p := range s.Namespace.PacketSockets {
+			fmt.Fprintf(&b, "\nSTRANGE  %s", p)
+		}
 	}
 	fmt.Fprintf(&b, "\nworker restarts: %d\n", s.WorkerRestarts)
 	if !s.Refreshed.IsZero() {

@@ -1,6 +1,7 @@
 package gate_test
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -10,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -459,6 +461,26 @@ func TestLegacyBackend(t *testing.T) {
 	}
 }
 
+// What an answer has told of the rules ends the gate, though it is undone at once.
+func TestWhatWasToldEndsTheGate(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	s := p.start(document()).ready()
+	alter := func(how string) {
+		run(t, "ip", "netns", "exec", p.gate, "iptables", "-w", how, "OUTPUT", "-d", "192.0.2.7", "-j", "ACCEPT")
+	}
+	alter("-I")
+	st := s.status()
+	alter("-D")
+	if len(st.Differences) == 0 {
+		t.Fatalf("it says nothing of a rule more: %+v", st)
+	}
+	s.await("re-check failed against existing rules")
+	if code := s.exit(); code == 0 {
+		t.Error("it ended well")
+	}
+}
+
 func (s *gateProc) verdicts(after uint64) spec.Verdicts {
 	s.t.Helper()
 	var v spec.Verdicts
@@ -575,24 +597,35 @@ func TestUploadOverASmallerMTU(t *testing.T) {
 	}
 }
 
-// Rules of the nat table, the engine's, are not touched.
+// Rules of the nat table, the engine's, are not touched, nor saved and put back, which
+// would forget what they counted (R007).
 func TestNatIsLeftAlone(t *testing.T) {
 	p := newPair(t)
 	p.zone("api.allowed.test", "A "+originAddr)
-	list := func() string { return run(t, "ip", "netns", "exec", p.gate, "iptables", "-w", "-t", "nat", "-S") }
+	list := func(how string) string {
+		return run(t, "ip", "netns", "exec", p.gate, "iptables", "-w", "-t", "nat", how)
+	}
+	const counted = 1000
 	for _, rule := range []string{
-		"-N DOCKER_OUTPUT", "-A OUTPUT -d 127.0.0.11/32 -j DOCKER_OUTPUT",
+		"-N DOCKER_OUTPUT", fmt.Sprintf("-A OUTPUT -d 127.0.0.11/32 -c %d %d -j DOCKER_OUTPUT", counted, counted),
 		"-A DOCKER_OUTPUT -d 127.0.0.11/32 -p udp -m udp --dport 53 -j DNAT --to-destination 127.0.0.11:40001",
 		"-A DOCKER_OUTPUT -d 127.0.0.11/32 -p tcp -m tcp --dport 53 -j DNAT --to-destination 127.0.0.11:40002",
 	} {
 		run(t, append([]string{"ip", "netns", "exec", p.gate, "iptables", "-w", "-t", "nat"}, strings.Fields(rule)...)...)
 	}
-	before := list()
+	before := list("-S")
 	s := p.start(document(allowed("api.allowed.test"))).ready()
 	s.signal(syscall.SIGTERM)
 	s.exit()
-	if after := list(); after != before {
+	if after := list("-S"); after != before {
 		t.Errorf("nat before:\n%safter:\n%s", before, after)
+	}
+	m := regexp.MustCompile(`-c (\d+) \d+ -j DOCKER_OUTPUT`).FindStringSubmatch(list("-vS"))
+	if m == nil {
+		t.Fatalf("no count in %s", list("-vS"))
+	}
+	if n, err := strconv.Atoi(m[1]); err != nil || n < counted {
+		t.Errorf("%d packets were counted, and now %s: %v", counted, m[1], err)
 	}
 }
 
@@ -630,6 +663,285 @@ func TestTamper(t *testing.T) {
 			}
 			p.isClosed(t)
 		})
+	}
+}
+
+// So it does when a set that lists the same entries and matches more takes the place of
+// one of its own.
+func TestTamperWithASetsOptions(t *testing.T) {
+	for _, option := range []string{"bitmask " + originAddr, "netmask 31"} {
+		name, _, _ := strings.Cut(option, " ")
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newPair(t)
+			p.zone("api.allowed.test", "A "+originAddr)
+			s := p.start(document(allowed("api.allowed.test"))).ready()
+			for _, command := range []string{"create other hash:ip,port " + option, "add other " + originAddr + ",tcp:443", "swap other corral-pins"} {
+				run(t, append([]string{"ip", "netns", "exec", p.gate, "ipset"}, strings.Fields(command)...)...)
+			}
+			line := s.await("re-check failed against existing rules")
+			if code := s.exit(); code != 1 {
+				t.Errorf("status %d", code)
+			}
+			if !strings.Contains(line, "set corral-pins: foreign option "+name) {
+				t.Errorf("%q", line)
+			}
+			p.isClosed(t)
+		})
+	}
+}
+
+// So it does when what its rules stand on is changed: where packets go, what is the
+// namespace's own, and what they pass at a link.
+func TestTamperBelowTheRules(t *testing.T) {
+	for what, tt := range map[string]struct{ command, want string }{
+		"a second link":            {"ip link add eth1 up type veth peer name eth2", "link eth1 is new"},
+		"a link less":              {"ip link set eth0 down", "link eth0 is gone"},
+		"an address on loopback":   {"ip addr add 44.66.66.66/32 dev lo", "address 44.66.66.66/32 on lo is new"},
+		"an IPv6 one":              {"ip addr add 2001:db8:66::1/128 dev lo", "address 2001:db8:66::1/128 on lo is new"},
+		"a range of its own":       {"ip route add local 44.66.0.0/16 dev lo", "route local 44.66.0.0/16 dev lo"},
+		"an IPv6 one of its own":   {"ip -6 route add local 2001:db8:66::/64 dev lo", "route local 2001:db8:66::/64"},
+		"an address":               {"ip addr add 44.10.77.2/24 dev eth0", "address 44.10.77.2/24 on eth0 is new"},
+		"another way out":          {"ip route replace default via 44.10.0.77 dev eth0 onlink", "route to 0.0.0.0/0 via 44.10.0.77 dev eth0 is new"},
+		"a route of another table": {"ip route add default via " + worldAddr + " table 77", "table 77 is new"},
+		"a rule for routes":        {"ip rule add fwmark 7 lookup 77", "fwmark 0x7/0xffffffff table 77 is new"},
+		"an IPv6 one for routes":   {"ip -6 rule add from 2001:db8::/32 lookup 77", "IPv6 rule"},
+		"a queue":                  {"tc qdisc add dev eth0 clsact", "queue clsact at eth0"},
+		"another queue":            {"tc qdisc replace dev eth0 root pfifo", "queue pfifo at eth0"},
+		"forwarding":               {"sysctl -qw net.ipv4.ip_forward=1", "net.ipv4.conf.all.forwarding is 1, not 0"},
+		"loopback for others":      {"sysctl -qw net.ipv4.conf.eth0.route_localnet=1", "net.ipv4.conf.eth0.route_localnet is 1, not 0"},
+		"routes of the sender's":   {"sysctl -qw net.ipv4.conf.all.accept_source_route=1", "net.ipv4.conf.all.accept_source_route is 1, not 0"},
+		"anybody's address":        {"sysctl -qw net.ipv4.ip_nonlocal_bind=1", "net.ipv4.ip_nonlocal_bind is 1, not 0"},
+		"anybody's IPv6 address":   {"sysctl -qw net.ipv6.ip_nonlocal_bind=1", "net.ipv6.ip_nonlocal_bind is 1, not 0"},
+		"ports of root's":          {"sysctl -qw net.ipv4.ip_unprivileged_port_start=7", "net.ipv4.ip_unprivileged_port_start is 7"},
+		"a neighbour":              {"ip neigh replace " + worldAddr + " lladdr 02:00:00:00:00:77 dev eth0 nud permanent", "neighbour " + worldAddr + " on eth0 that was told is new"},
+		"one without questions":    {"ip neigh replace " + worldAddr + " lladdr 02:00:00:00:00:77 dev eth0 nud noarp", "neighbour " + worldAddr + " on eth0 that was told is new"},
+		"an IPv6 one of these":     {"ip -6 neigh replace 2001:db8:10::9 lladdr 02:00:00:00:00:77 dev eth0 nud permanent", "neighbour 2001:db8:10::9 on eth0 that was told is new"},
+		"a learned one":            {"ip neigh replace " + worldAddr + " lladdr 02:00:00:00:00:77 dev eth0 nud reachable extern_learn", "neighbour " + worldAddr + " on eth0 that was told is new"},
+		"one to answer for":        {"ip neigh add proxy 172.30.0.77 dev eth0", "neighbour 172.30.0.77 that is answered for is new"},
+		"no questions":             {"ip link set eth0 arp off", "link eth0 is veth, number"},
+		"ports of its proofs":      {"sysctl -qw net.ipv4.ip_local_port_range=32768\t61000", "net.ipv4.ip_local_port_range is 32768 61000, not 32768 60999"},
+		"connections out of order": {"sysctl -qw net.netfilter.nf_conntrack_tcp_be_liberal=1", "net.netfilter.nf_conntrack_tcp_be_liberal is 1, not 0"},
+		"connections seen late":    {"sysctl -qw net.netfilter.nf_conntrack_tcp_loose=0", "net.netfilter.nf_conntrack_tcp_loose is 0, not 1"},
+		"everybody's packets":      {"sysctl -qw net.ipv4.conf.eth0.bc_forwarding=1", "net.ipv4.conf.eth0.bc_forwarding is 1, not 0"},
+		"answers for others":       {"sysctl -qw net.ipv4.conf.all.proxy_arp_pvlan=1", "net.ipv4.conf.all.proxy_arp_pvlan is 1, not 0"},
+		"answers to others":        {"sysctl -qw net.ipv4.conf.eth0.arp_ignore=8", "net.ipv4.conf.eth0.arp_ignore is 8, not 0"},
+		"pings by everybody":       {"sysctl -qw net.ipv4.ping_group_range=0\t77", "net.ipv4.ping_group_range is 0 77"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			p := newPair(t)
+			p.zone("api.allowed.test", "A "+originAddr)
+			run(t, "ip", "netns", "exec", p.gate, "sysctl", "-qw", "net.ipv4.ip_forward=0")
+			run(t, "ip", "netns", "exec", p.gate, "sysctl", "-qw", "net.ipv4.conf.all.accept_source_route=0")
+			run(t, "ip", "-n", p.gate, "link", "add", "tunl8", "type", "veth", "peer", "name", "tunl9") // what is down is nobody's way
+			s := p.start(document(allowed("api.allowed.test"))).ready()
+			run(t, append([]string{"ip", "netns", "exec", p.gate}, strings.Split(tt.command, " ")...)...)
+			line := s.await("the namespace is not as it was when the gate began")
+			if code := s.exit(); code != 1 {
+				t.Errorf("status %d", code)
+			}
+			if !strings.Contains(line, tt.want) {
+				t.Errorf("%q does not say %q", line, tt.want)
+			}
+			p.isClosed(t)
+		})
+	}
+}
+
+// A namespace that was prepared before the gate began is not opened, where corral
+// asked an engine for one.
+func TestPreparedNamespace(t *testing.T) {
+	for what, tt := range map[string]struct{ command, want string }{
+		"a second link":          {"ip link add eth1 up type veth peer name eth2", "2 links that lead out"},
+		"an address on loopback": {"ip addr add 44.66.66.66/32 dev lo", "address 44.66.66.66/32 on lo"},
+		"a rule for routes":      {"ip rule add fwmark 7 lookup 77", "fwmark"},
+		"a queue":                {"tc qdisc add dev eth0 clsact", "queue clsact at eth0"},
+		"anybody's address":      {"sysctl -qw net.ipv4.ip_nonlocal_bind=1", "net.ipv4.ip_nonlocal_bind 1"},
+		"a neighbour":            {"ip neigh replace " + worldAddr + " lladdr {world} dev eth0 nud permanent", "neighbour " + worldAddr + " on eth0 that was told"},
+		"one without questions":  {"ip neigh replace " + worldAddr + " lladdr {world} dev eth0 nud noarp", "neighbour " + worldAddr + " on eth0 that was told"},
+		"one to answer for":      {"ip neigh add proxy 172.30.0.77 dev eth0", "neighbour 172.30.0.77 that is answered for"},
+		"ports of its proofs":    {"sysctl -qw net.ipv4.ip_local_port_range=32768\t61000", "net.ipv4.ip_local_port_range 32768 61000, in which ports 61000 to 61099 are"},
+		"loopback for others":    {"sysctl -qw net.ipv4.conf.eth0.route_localnet=1", "net.ipv4.conf.eth0.route_localnet 1"},
+		"routes of the sender's": {"sysctl -qw net.ipv4.conf.default.accept_source_route=0 net.ipv4.conf.eth0.accept_source_route=1", "net.ipv4.conf.eth0.accept_source_route 1"},
+		"addresses of its own":   {"sysctl -qw net.ipv4.conf.eth0.accept_local=1", "net.ipv4.conf.eth0.accept_local 1"},
+		"marks for routes":       {"sysctl -qw net.ipv4.conf.lo.src_valid_mark=1", "net.ipv4.conf.lo.src_valid_mark 1"},
+		"answers for others":     {"sysctl -qw net.ipv4.conf.eth0.proxy_arp=1", "net.ipv4.conf.eth0.proxy_arp 1"},
+		"of those behind one":    {"sysctl -qw net.ipv4.conf.eth0.proxy_arp_pvlan=1", "net.ipv4.conf.eth0.proxy_arp_pvlan 1"},
+		"everybody's packets":    {"sysctl -qw net.ipv4.conf.eth0.bc_forwarding=1", "net.ipv4.conf.eth0.bc_forwarding 1"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			p := newPair(t)
+			command := strings.ReplaceAll(tt.command, "{world}", p.worldLink())
+			run(t, append([]string{"ip", "netns", "exec", p.gate}, strings.Split(command, " ")...)...)
+			s := p.start(document())
+			line := s.await("the namespace has what no engine makes")
+			if code := s.exit(); code != 1 {
+				t.Errorf("status %d", code)
+			}
+			if !strings.Contains(line, tt.want) {
+				t.Errorf("%q does not say %q", line, tt.want)
+			}
+			p.isClosed(t)
+			alone := document()
+			alone.Address, alone.Gateway, alone.Sandbox = netip.Addr{}, netip.Addr{}, ""
+			p.start(alone).ready() // others' stacks may have more
+		})
+	}
+}
+
+// worldLink is the hardware address of the world.
+func (p *pair) worldLink() string {
+	p.t.Helper()
+	return strings.TrimSpace(run(p.t, "ip", "netns", "exec", p.world, "cat", "/sys/class/net/eth0/address"))
+}
+
+// What a namespace has of its machine, and what a kernel notes by itself when it
+// speaks with everybody and with many, is no reason to stay closed.
+func TestHonestNamespace(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	gate := func(args ...string) { run(t, append([]string{"ip", "netns", "exec", p.gate}, args...)...) }
+	for _, name := range []string{"route_localnet", "accept_source_route", "accept_local", "src_valid_mark", "proxy_arp", "proxy_arp_pvlan", "bc_forwarding"} {
+		for _, of := range []string{"all", "default", "lo", "eth0"} { // as the machine has it
+			gate("sysctl", "-qw", "net.ipv4.conf."+of+"."+name+"=1")
+		}
+	}
+	crowds := []string{"172.30.0.255", "255.255.255.255", "224.0.0.1"}
+	speak := func() {
+		p.must(p.gate, func() error {
+			for _, to := range crowds {
+				fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
+				if err != nil {
+					return err
+				}
+				defer unix.Close(fd)
+				if err := errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BROADCAST, 1), unix.BindToDevice(fd, "eth0")); err != nil {
+					return err
+				}
+				_ = unix.Sendto(fd, []byte("x"), 0, &unix.SockaddrInet4{Port: 9, Addr: netip.MustParseAddr(to).As4()}) // refused, once there are rules
+			}
+			return nil
+		})
+	}
+	speak()
+	told := run(t, "ip", "-n", p.gate, "neigh", "show", "nud", "noarp")
+	for _, to := range crowds {
+		if !strings.Contains(told, to+" ") {
+			t.Errorf("no %s in %q", to, told)
+		}
+	}
+	s := p.start(document()).ready()
+	speak()
+	if n := s.status().Namespace; n == nil || n.Altered == nil || len(n.Altered) > 0 {
+		t.Errorf("%+v", n)
+	}
+}
+
+// What is mounted in a gate's view while it runs is found, whatever is said of it by
+// what was mounted over /proc; and it is not opened where something was mounted over
+// the programs before.
+func TestMountedOver(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	const tool = "/usr/sbin/xtables-nft-multi"
+	other := filepath.Join(dir, "other")
+	run(t, "cp", tool, other)
+	extensions, err := filepath.Glob("/usr/lib/*/xtables/libxt_u32.so")
+	if err != nil || len(extensions) != 1 {
+		t.Fatalf("%q, %v", extensions, err)
+	}
+	for what, tt := range map[string]struct{ command, want string }{
+		"the tool for rules":      {"mount --bind " + other + " " + tool, "mount at " + tool + " is new"},
+		"an extension of it":      {"mount --bind " + other + " " + extensions[0], "mount at " + extensions[0] + " is new"},
+		"a directory":             {"mount -t tmpfs x /opt", "mount at /opt is new"},
+		"settings of the kernel":  {"mount -t tmpfs x /proc/sys", "mount at /proc/sys is new"},
+		"all of the kernel":       {"mount -t tmpfs x /proc", "mount at /proc is tmpfs"},
+		"over what is mounted":    {"mount -t tmpfs x /run", "mount at /run is tmpfs"},
+		"a mount of other rights": {"mount -o remount,bind,ro /run", "mount at /run is tmpfs"},
+		"a mount less":            {"umount -l /run", "mount at /run is gone"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			p := newPair(t)
+			s := p.start(document()).ready()
+			if out, err := s.exec(strings.Split(tt.command, " ")...); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			line := s.await("the namespace is not as it was when the gate began")
+			if code := s.exit(); code != 1 {
+				t.Errorf("status %d", code)
+			}
+			if !strings.Contains(line, tt.want) {
+				t.Errorf("%q does not say %q", line, tt.want)
+			}
+			p.isClosed(t)
+		})
+	}
+	before := func(p *pair, target string, doc spec.Gate) *gateProc {
+		script := filepath.Join(p.t.TempDir(), "before")
+		if err := os.WriteFile(script, []byte("#!/bin/sh\nset -e\nmount --bind "+other+" "+target+"\nexec \"$@\"\n"), 0o755); err != nil {
+			p.t.Fatal(err)
+		}
+		return p.start(doc, "WRAP="+script)
+	}
+	for what, target := range map[string]string{"the tool before": tool, "an extension before": extensions[0]} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			p := newPair(t)
+			s := before(p, target, document())
+			line := s.await("the namespace has what no engine makes")
+			if code := s.exit(); code != 1 || !strings.Contains(line, "a mount at "+target) {
+				t.Errorf("status %d: %s", code, line)
+			}
+			p.isClosed(t)
+			alone := document()
+			alone.Address, alone.Gateway, alone.Sandbox = netip.Addr{}, netip.Addr{}, ""
+			before(p, target, alone).ready() // others' stacks may have more
+		})
+	}
+	t.Run("what engines mount", func(t *testing.T) {
+		t.Parallel()
+		p := newPair(t)
+		s := before(p, "/etc/hostname", document()).ready()
+		if n := s.status().Namespace; n == nil || n.Altered == nil || len(n.Altered) > 0 {
+			t.Errorf("%+v", n)
+		}
+	})
+}
+
+// Sockets that pass by the rules are told while they are there; those by which the
+// gate's own programs read its rules are not.
+func TestPacketSocketsInTheNamespace(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	s := p.start(document()).ready()
+	for range 5 {
+		if n := s.status().Namespace; n == nil || n.PacketSockets == nil || len(n.PacketSockets) > 0 || n.Altered == nil || len(n.Altered) > 0 {
+			t.Fatalf("%+v", n)
+		}
+	}
+	for _, kind := range []struct {
+		family, typ, protocol int
+		want                  string
+	}{{unix.AF_PACKET, unix.SOCK_RAW, 0, "a packet socket of user 0"}, {unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_UDP, "a raw socket of user 0"}, {unix.AF_INET6, unix.SOCK_RAW, unix.IPPROTO_UDP, "a raw6 socket of user 0"}} {
+		p.must(p.gate, func() error {
+			fd, err := unix.Socket(kind.family, kind.typ|unix.SOCK_CLOEXEC, kind.protocol)
+			if err != nil {
+				return err
+			}
+			defer unix.Close(fd)
+			if got := s.status().Namespace.PacketSockets; !slices.Equal(got, []string{kind.want}) {
+				t.Errorf("%q, not %q", got, kind.want)
+			}
+			return nil
+		})
+	}
+	if st := s.status(); len(st.Namespace.PacketSockets) > 0 || st.State != spec.GateReady {
+		t.Errorf("%+v", st)
 	}
 }
 
@@ -742,14 +1054,22 @@ func TestServeElsewhereIsRefused(t *testing.T) {
 	}
 }
 
-// takePorts leaves the gate's namespace two local ports of a kind for who names none,
-// and takes both, until the test ends.
+// The local ports of a gate's namespace for who names none, where a test takes all.
+const fewPortsFirst, fewPortsLast = 50000, 50031
+
+// fewPorts leaves the gate's namespace no others, and none to a connection that has
+// ended.
+func (p *pair) fewPorts() {
+	p.t.Helper()
+	run(p.t, "ip", "netns", "exec", p.gate, "sysctl", "-qw", "net.ipv4.tcp_max_tw_buckets=0")
+	run(p.t, "ip", "netns", "exec", p.gate, "sysctl", "-qw", fmt.Sprintf("net.ipv4.ip_local_port_range=%d %d", fewPortsFirst, fewPortsLast))
+}
+
+// takePorts takes all of a kind, until the test ends.
 func (p *pair) takePorts(kind int) {
 	p.t.Helper()
-	const first, last = 50000, 50001
-	run(p.t, "ip", "netns", "exec", p.gate, "sysctl", "-qw", fmt.Sprintf("net.ipv4.ip_local_port_range=%d %d", first, last))
 	p.must(p.gate, func() error {
-		for port := first; port <= last; port++ {
+		for port := fewPortsFirst; port <= fewPortsLast; port++ {
 			fd, err := unix.Socket(unix.AF_INET, kind, 0)
 			if err != nil {
 				return err
@@ -769,6 +1089,7 @@ func TestEveryTCPPortIsTaken(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
 	p.zone("api.allowed.test", "A "+originAddr)
+	p.fewPorts()
 	s := p.start(document(allowed("api.allowed.test"))).ready()
 	p.takePorts(unix.SOCK_STREAM)
 	said := s.await("re-check: cannot tell whether unlisted address ")
@@ -786,6 +1107,7 @@ func TestEveryUDPPortIsTaken(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
 	p.zone("api.allowed.test", "A "+originAddr)
+	p.fewPorts()
 	s := p.start(document(allowed("api.allowed.test"))).ready()
 	p.takePorts(unix.SOCK_DGRAM)
 	r, err := s.again()

@@ -381,9 +381,13 @@ type gateProc struct {
 }
 
 // The files that a container's engine would give a gate are in an overlay that
-// ends with its mount namespace: nothing of this machine is written.
+// ends with its mount namespace: nothing of this machine is written. What others
+// mount on this machine is taken from its view, as it comes and goes with them.
 const launch = `set -e
 mount --make-rprivate /
+while read -r _ _ _ _ at _; do
+	case $at in /run/*|/var/*|/tmp/*) umount -l "$at" 2>/dev/null || : ;; esac
+done < /proc/self/mountinfo
 mount -t tmpfs tmpfs "$1"
 mkdir "$1/up" "$1/work"
 mount -t overlay -o lowerdir=/etc,upperdir="$1/up",workdir="$1/work" overlay /etc

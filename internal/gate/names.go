@@ -42,6 +42,7 @@ func named(g spec.Gate, pins []spec.Pin) []spec.Pin {
 // zone is a pin table made ready for lookups.
 type zone struct {
 	instance string
+	document string                  // its digest
 	addrs    map[string][]netip.Addr // by canonical name
 	links    map[string][]string     // where they lead, by spec.LinkName
 	sink     netip.Addr              // for names that are not in addrs, if it is valid
@@ -49,7 +50,7 @@ type zone struct {
 }
 
 func newZone(t table) *zone {
-	z := &zone{instance: t.Instance, sink: t.Sink, forward: newForward(t), addrs: map[string][]netip.Addr{
+	z := &zone{instance: t.Instance, document: t.Document, sink: t.Sink, forward: newForward(t), addrs: map[string][]netip.Addr{
 		"localhost.": {netip.AddrFrom4([4]byte{127, 0, 0, 1})},
 	}, links: map[string][]string{}}
 	for _, l := range t.Links {
@@ -106,6 +107,10 @@ func (z *zone) texts(name string) (texts []string, own bool) {
 		return []string{z.instance}, true
 	case name == spec.NamesName:
 		return []string{z.others()}, true
+	case name == spec.ReleaseName:
+		return []string{spec.Release()}, true
+	case name == spec.DocumentName:
+		return []string{z.document}, true
 	}
 	return z.links[name], strings.HasSuffix(name, "."+spec.LinkZone)
 }

@@ -116,6 +116,23 @@ func TestSink(t *testing.T) {
 	}
 }
 
+// A gate says what it is, and by which document it goes.
+func TestReleaseAndDocument(t *testing.T) {
+	z := newZone(table{Instance: "i", Document: "sha256:0a"})
+	for name, want := range map[string]string{spec.ReleaseName: spec.Release(), spec.DocumentName: "sha256:0a"} {
+		q := new(dns.Msg).SetQuestion(name, dns.TypeTXT)
+		q.Question[0].Qclass = dns.ClassCHAOS
+		m, _ := z.answer(q)
+		if txt, ok := only(m).(*dns.TXT); !ok || !slices.Equal(txt.Txt, []string{want}) {
+			t.Errorf("%s: %v", name, m)
+		}
+		q.Question[0].Qclass = dns.ClassINET
+		if m, fate := z.answer(q); fate != refusedName || m.Rcode != dns.RcodeNameError {
+			t.Errorf("%s by the ordinary way: %v", name, m)
+		}
+	}
+}
+
 // What becomes of names is told, so that a checker knows what to expect.
 func TestNamesName(t *testing.T) {
 	for want, of := range map[string]table{spec.NamesBlocked: pinTable, spec.NamesSink: sink, spec.NamesPublic: publicTable} {

@@ -502,6 +502,7 @@ func (g *gate) putChains(ctx context.Context, doc spec.Gate, at stage) error {
 		g.applied.rules[i] = want
 		rules = g.applied.rules
 	}
+	g.applied.at = at
 	return nil
 }
 

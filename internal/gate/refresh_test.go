@@ -475,8 +475,8 @@ func TestConnectionsToAResolver(t *testing.T) {
 
 // heldRefresh is a refresh after which old.allowed.test is at canaryAddr in place of
 // originAddr and new.allowed.test is there, at origin2Addr. It stands still at a fail
-// point until goOn is closed. The error is what became of it.
-func (p *pair) heldRefresh(at string) (s *gateProc, goOn *os.File, ended <-chan error) {
+// point until goOn is called. The error is what became of it.
+func (p *pair) heldRefresh(at string) (s *gateProc, goOn func(), ended <-chan error) {
 	p.t.Helper()
 	p.at("old.allowed.test", originAddr)
 	p.at("new.allowed.test", origin2Addr)
@@ -484,17 +484,20 @@ func (p *pair) heldRefresh(at string) (s *gateProc, goOn *os.File, ended <-chan 
 	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
 		p.t.Fatal(err)
 	}
-	goOn, err := os.OpenFile(fifo, os.O_RDWR, 0) // the gate may be gone by the time
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	p.t.Cleanup(func() { goOn.Close() })
 	s = p.start(document(named("old.allowed.test", echoPort)), "CORRAL_GATE_FAILPOINT="+at+":wait:"+fifo).ready()
 	s.put(otherFile, spec.Encode(document(named("old.allowed.test", echoPort), named("new.allowed.test", echoPort))), 0o644)
 	p.at("old.allowed.test", canaryAddr)
 	ended = s.refreshing()
 	s.await("fail point " + at)
-	return s, goOn, ended
+	return s, func() {
+		// It says where it is before it waits, and may be gone by the time.
+		for late := time.Now().Add(10 * time.Second); syscall.Kill(s.pid, 0) == nil && time.Now().Before(late); {
+			if f, err := os.OpenFile(fifo, os.O_WRONLY|syscall.O_NONBLOCK, 0); err == nil {
+				f.Close()
+				return
+			}
+		}
+	}, ended
 }
 
 // A worker that is there and does not take the new table is ended, and the refresh is
@@ -506,7 +509,7 @@ func TestSilentWorkerDuringARefresh(t *testing.T) {
 	if err := syscall.Kill(child(t, s.pid), syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	goOn.Close()
+	goOn()
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
@@ -534,7 +537,7 @@ func TestEndDuringARefresh(t *testing.T) {
 			t.Fatalf("it is open still: %s", out)
 		}
 	}
-	goOn.Close()
+	goOn()
 	if code := s.exit(); code != 0 {
 		t.Errorf("status %d", code)
 	}
@@ -966,8 +969,11 @@ func TestFadingInUseHasAnEnd(t *testing.T) {
 		})
 		p.at("many.allowed.test", answer(i)...)
 		r, err := s.again()
-		if err != nil || len(r.Pins) != 1 || len(r.Pins[0].Fading) != min(i*each, most) || len(r.Added) != each || len(r.Removed) != max(0, min(each, i*each-most)) || r.Ended != len(r.Removed) {
-			t.Fatalf("refresh %d: %d fading, %d added, %d removed, %d ended, %v", i, len(r.Pins[0].Fading), len(r.Added), len(r.Removed), r.Ended, err)
+		if err != nil || len(r.Pins) != 1 {
+			t.Fatalf("refresh %d: %d pins, %v", i, len(r.Pins), err)
+		}
+		if len(r.Pins[0].Fading) != min(i*each, most) || len(r.Added) != each || len(r.Removed) != max(0, min(each, i*each-most)) || r.Ended != len(r.Removed) {
+			t.Fatalf("refresh %d: %d fading, %d added, %d removed, %d ended", i, len(r.Pins[0].Fading), len(r.Added), len(r.Removed), r.Ended)
 		}
 	}
 	s.saw("refresh: warning: many.allowed.test (corral.yaml:7) had more than 1024 addresses before that are in use still: the 64 longest gone leave")
@@ -1111,7 +1117,7 @@ func TestOldAndNewTogether(t *testing.T) {
 		}
 	}
 	reached()
-	goOn.Close()
+	goOn()
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}

@@ -113,7 +113,7 @@ func ipv4(g spec.Gate, at stage) netfilter.Ruleset {
 		return netfilter.Ruleset{Family: netfilter.IPv4, Chains: []netfilter.Chain{input, forward, output, resolve, resolveIn}}
 	}
 
-	output.Rules = append(seen("-p tcp -m tcp", "-p udp -m udp"),
+	output.Rules = append(seen(),
 		jump(ruleDocker, "-d "+dockerDNS, chainReject+ruleDocker, "Docker's resolver forwards lookups to the outside as root"),
 		netfilter.Rule{ID: "docker-resolver-refusal", Match: "-s " + dockerDNS + " -o lo -p tcp -m tcp --tcp-flags RST RST", Target: "ACCEPT",
 			Reason: "the reset of the rule above is sent in the resolver's name"},
@@ -175,10 +175,13 @@ func linkRule(l spec.Link) string { return fmt.Sprintf("link-%s-%d", l.Name, l.P
 func public(g spec.Gate) netfilter.Chain {
 	c := netfilter.Chain{Name: chainPublic}
 	for _, b := range netguard.Special(4) {
+		if within(b.Prefix, true) {
+			continue
+		}
 		c.Rules = append(c.Rules, jump(ruleSpecial, "-d "+b.Prefix.String(), chainReject+ruleSpecial, b.Class.String()+": "+b.Class.Reason()))
 	}
 	for _, p := range never(g) {
-		if p.Addr().Is4() {
+		if p.Addr().Is4() && !within(p, false) {
 			c.Rules = append(c.Rules, jump(ruleHost, "-d "+p.Masked().String(), chainReject+ruleHost, "this host, or one of its container networks"))
 		}
 	}
@@ -186,6 +189,14 @@ func public(g spec.Gate) netfilter.Chain {
 		c.Rules = append(c.Rules, jump(fmt.Sprintf("public-%d", port), fmt.Sprintf("-p tcp -m tcp --dport %d %s", port, syn), chainAllow, "the web, wherever it is"))
 	}
 	return c
+}
+
+// within reports whether a block that is not globally routable holds all of a prefix:
+// then no packet to it would come so far. If other, it does not count itself.
+func within(p netip.Prefix, other bool) bool {
+	return slices.ContainsFunc(netguard.Special(4), func(b netguard.Block) bool {
+		return b.Prefix.Bits() <= p.Bits() && b.Prefix.Contains(p.Addr()) && !(other && b.Prefix == p)
+	})
 }
 
 // publicPorts are those of the web.
@@ -210,7 +221,7 @@ func ipv6(at stage) netfilter.Ruleset {
 		return netfilter.Ruleset{Family: netfilter.IPv6, Chains: chains}
 	}
 	chains[0].Rules = []netfilter.Rule{loopback()}
-	chains[2].Rules = append(seen("-p tcp -m tcp", "-p udp -m udp"), jump("loopback", "-o lo -m addrtype --dst-type LOCAL", "ACCEPT", "the namespace's own programs among themselves"),
+	chains[2].Rules = append(seen(), jump("loopback", "-o lo -m addrtype --dst-type LOCAL", "ACCEPT", "the namespace's own programs among themselves"),
 		jump(ruleIPv6, "", chainReject+ruleIPv6, "everything else"))
 	return netfilter.Ruleset{Family: netfilter.IPv6, Chains: append(chains, reject(ruleIPv6, "icmp6-adm-prohibited"))}
 }
@@ -223,12 +234,14 @@ func loopback() netfilter.Rule {
 	return netfilter.Rule{ID: "loopback", Match: "-i lo", Target: "ACCEPT", Reason: "the namespace's own programs among themselves"}
 }
 
-// seen records packets from probe ports before anything is decided.
-func seen(protos ...string) []netfilter.Rule {
+// seen records packets from probe ports before anything is decided: of TCP the first
+// one of a connection, which decides for all, so that those that are let through do
+// not use up what a port may have recorded.
+func seen() []netfilter.Rule {
 	var rules []netfilter.Rule
-	for _, p := range protos {
+	for _, of := range []struct{ proto, first string }{{"tcp", syn + " "}, {"udp", ""}} {
 		rules = append(rules, netfilter.Rule{ID: recordSeen,
-			Match:  fmt.Sprintf("%s --sport %d:%d %s", p, spec.ProbePortFirst, spec.ProbePortLast, limitSeen),
+			Match:  fmt.Sprintf("-p %s -m %s --sport %d:%d %s%s", of.proto, of.proto, spec.ProbePortFirst, spec.ProbePortLast, of.first, limitSeen),
 			Target: nflog(recordSeen, ""), Reason: "a probe's packet, whatever becomes of it"})
 	}
 	return rules

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -30,6 +31,7 @@ type gate struct {
 	instance string
 	tasks    *errgroup.Group
 	kernel   *netfilter.Kernel
+	mounts   *mountTable
 	worker   *supervisor
 	resolved map[string]resolution
 
@@ -50,6 +52,7 @@ type gate struct {
 	mu        sync.Mutex
 	state     spec.GateState
 	spec      spec.Gate
+	made      made
 	pins      []spec.Pin
 	unpinned  []spec.Unpinned
 	sharing   []sharing
@@ -61,6 +64,9 @@ type gate struct {
 	due       map[string]due
 	refreshed time.Time
 	dated     chan struct{} // holds one token when due has changed
+	// found holds what an answer about a gate that serves said is not as it was: that it
+	// may have been undone before the watchdog looks is no excuse.
+	found chan error
 }
 
 // applied is what the kernel should have while the gate serves.
@@ -68,6 +74,7 @@ type applied struct {
 	rules []netfilter.Ruleset
 	sets  []netfilter.Set
 	nat   string // the engine's, as it was when the gate began to serve
+	at    stage
 }
 
 // shutTimeout is for the last thing that a gate does.
@@ -86,7 +93,7 @@ func serve(ctx context.Context, stdout, stderr io.Writer) error {
 	out, words := newOutlet(stdout), newOutlet(stderr)
 	defer out.flush(lastWordsWithin)
 	defer words.flush(lastWordsWithin)
-	g := &gate{out: out, instance: rand.Text(), turn: make(chan struct{}, 1), dated: make(chan struct{}, 1)}
+	g := &gate{out: out, instance: rand.Text(), turn: make(chan struct{}, 1), dated: make(chan struct{}, 1), found: make(chan error, 1)}
 	g.words = &prefixWriter{w: words, prefix: "corral-gate: worker: "}
 	g.sayf("fences services without NET_RAW, NET_ADMIN, SETUID, SETGID, SYS_ADMIN, SYS_PTRACE that do not run as uid 0, %d or %d, and no others", spec.CarrierUID, spec.WorkerUID)
 
@@ -187,6 +194,9 @@ func (g *gate) proof(ctx context.Context, after uint64) (spec.Verdicts, error) {
 		return g.verdicts(ctx, 0)
 	}
 	v, err := g.verdicts(ctx, after)
+	g.mu.Lock()
+	v.Pins = g.pins
+	g.mu.Unlock()
 	return v, errors.Join(err, tell())
 }
 
@@ -198,6 +208,9 @@ func (g *gate) answer(ctx context.Context, q question) (any, error) {
 	case q.Status:
 		return g.status(ctx)
 	case q.Refresh != "":
+		if done, err := g.mutate(ctx); done {
+			return spec.Refreshed{Version: spec.Version}, err
+		}
 		return g.refresh(ctx, q.Refresh)
 	}
 	return nil, errors.New("nothing is asked")
@@ -207,7 +220,7 @@ func (g *gate) status(ctx context.Context) (spec.GateStatus, error) {
 	g.mu.Lock()
 	s := spec.GateStatus{Version: spec.Version, State: g.state, Instance: g.instance,
 		Backend: g.kernel.Backend(), Class: g.spec.Class, Policy: g.spec.Policy, Pins: g.pins, Unpinned: g.unpinned, WorkerRestarts: g.worker.restarted(),
-		Unended: g.why, Refreshed: g.refreshed, NextRefresh: g.nextRefresh()}
+		Unended: g.why, Refreshed: g.refreshed, NextRefresh: g.nextRefresh(), Release: spec.Release(), Document: g.spec.Digest(), Never: g.spec.Never}
 	g.mu.Unlock()
 	s.SharedAddresses = spec.SharedAddresses(s.Pins)
 	var st syscall.Stat_t
@@ -215,10 +228,31 @@ func (g *gate) status(ctx context.Context) (spec.GateStatus, error) {
 		return s, err
 	}
 	s.NetNS = st.Ino
+	var err error
+	if s.Namespace, err = g.namespace(); err != nil {
+		s.Namespace = nil // who asks cannot tell, and the rest still counts
+	}
 	if err := g.countRules(ctx, &s); err != nil {
 		return s, err
 	}
-	var err error
+	if len(s.Astray) > 0 { // unless a refresh is between two steps
+		if err := g.takeTurn(ctx); err != nil {
+			return s, err
+		}
+		err := g.countRules(ctx, &s)
+		g.endTurn()
+		if err != nil {
+			return s, err
+		}
+	}
+	if s.State == spec.GateReady {
+		switch {
+		case len(s.Differences) > 0:
+			g.tell(errors.New(strings.Join(s.Differences, "; ")))
+		case s.Namespace != nil && len(s.Namespace.Altered) > 0:
+			g.tell(alteredBy(s.Namespace.Altered))
+		}
+	}
 	if s.Pins, err = g.countFlows(ctx, s.Pins); err == nil {
 		s.Shared, err = g.stillShared(ctx)
 	}
@@ -237,6 +271,36 @@ func (g *gate) status(ctx context.Context) (spec.GateStatus, error) {
 	return s, nil
 }
 
+// tell wakes the watchdog with what it has to close for.
+func (g *gate) tell(found error) {
+	select {
+	case g.found <- found:
+	default: // it has one already
+	}
+}
+
+// namespace is what it sees of its own.
+func (g *gate) namespace() (*spec.Namespace, error) {
+	n, err := namespace("/")
+	if err != nil {
+		return nil, err
+	}
+	if n.Altered, err = g.altered(); err != nil {
+		return nil, err
+	}
+	n.PacketSockets, err = packetSockets("/", "1")
+	return n, err
+}
+
+// astray is what the rules would do otherwise than what is in force says, and of how
+// many packets.
+func (g *gate) astray(now applied, at stage) (walked int, wrong []string) {
+	g.mu.Lock()
+	doc, pins := g.spec, g.pins
+	g.mu.Unlock()
+	return astray(doc, at, pins, now.rules, now.sets)
+}
+
 // countRules reads back what is in force, and what its rules have seen.
 func (g *gate) countRules(ctx context.Context, s *spec.GateStatus) error {
 	return g.steady(func(a applied) error {
@@ -247,6 +311,8 @@ func (g *gate) countRules(ctx context.Context, s *spec.GateStatus) error {
 		if err != nil {
 			return err
 		}
+		s.Walked, s.Astray = g.astray(now, a.at)
+		s.Differences = brieflyShown(a.diff(now))
 		s.Applied, s.ReadBack = netfilter.Digest(a.rules, a.sets), netfilter.Digest(now.rules, now.sets)
 		ctx, cancel := context.WithTimeout(ctx, readTimeout)
 		defer cancel()

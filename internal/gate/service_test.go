@@ -77,7 +77,7 @@ mount --make-rprivate /
 mount -t tmpfs tmpfs /run
 mount -t tmpfs -o mode=755 tmpfs /opt
 mkdir -p /opt/corral/bin
-cp "$1" /opt/corral/bin/corral-verify
+install -m 711 "$1" /opt/corral/bin/corral-verify
 printf %s "$HOSTS" > /opt/hosts
 printf %s "$RESOLV" > /opt/resolv.conf
 mount --bind /opt/hosts /etc/hosts

@@ -210,7 +210,18 @@ func (g *gate) learnOwn(context.Context) error {
 	if err := around.holds(g.spec.Links); err != nil {
 		return exit.Invalidf("everything stays closed", "%w", err)
 	}
+	if g.mounts, err = openMounts(); err != nil {
+		return fmt.Errorf("what is mounted: %w", err)
+	}
+	now, err := readMade(g.mounts)
+	if err != nil {
+		return fmt.Errorf("the namespace cannot be read: %w", err)
+	}
+	if err := now.strangely(); err != nil && !byItself(g.spec) {
+		return exit.Failedf("everything stays closed; somebody changed it before the gate began: corral down, then corral up, makes it anew", "%w", err)
+	}
 	g.mu.Lock()
+	g.made = now
 	g.own = around.own()
 	g.spec = g.withOwn(g.spec)
 	g.mu.Unlock()
@@ -328,7 +339,7 @@ func (g *gate) startWorker(ctx context.Context) error {
 // tellWorker gives the worker, and all to come, what it may answer lookups with.
 func (g *gate) tellWorker(ctx context.Context, doc spec.Gate, pins []spec.Pin, serving bool) {
 	p := doc.Probes
-	t := table{Instance: g.instance, Pins: brief(tableOf(named(doc, pins))), Links: doc.Links, Serving: serving, Alone: byItself(doc),
+	t := table{Instance: g.instance, Document: doc.Digest(), Pins: brief(tableOf(named(doc, pins))), Links: doc.Links, Serving: serving, Alone: byItself(doc),
 		Own: []netip.Addr{p.Unlisted, p.Resolver, dockerResolver.Addr(), g.unlisted()}}
 	if doc.SinkNames {
 		t.Sink = spec.SinkAddress
@@ -478,7 +489,8 @@ func (g *gate) notice(before, pins []spec.Pin) {
 }
 
 // enforce fills the sets before the rules that refer to them, and replaces the
-// rules of each family at once. Then it sees that the kernel has those and no others.
+// rules of each family at once. Then it sees that the kernel has those and no others,
+// and that what they stand on is as it was.
 func (g *gate) enforce(ctx context.Context) error {
 	if err := g.apply(ctx); err != nil {
 		return err
@@ -486,13 +498,13 @@ func (g *gate) enforce(ctx context.Context) error {
 	if err := g.compare(ctx); err != nil {
 		return fmt.Errorf("the rules are not as they were set: %w", err)
 	}
-	return nil
+	return g.unaltered()
 }
 
 func (g *gate) apply(ctx context.Context) error {
 	g.fence.Lock()
 	defer g.fence.Unlock()
-	want := applied{rules: g.families(g.spec, serving), sets: sets(g.pins)}
+	want := applied{rules: g.families(g.spec, serving), sets: sets(g.pins), at: serving}
 	if err := g.kernel.ApplySets(ctx, want.sets...); err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -357,7 +358,11 @@ func sessionOf(pid string) string {
 
 // stat is /proc/PID/stat from the state on: state, parent, group, session.
 func stat(pid string) []string {
-	b, err := os.ReadFile("/proc/" + pid + "/stat")
+	return statIn("/", pid)
+}
+
+func statIn(root, pid string) []string {
+	b, err := os.ReadFile(filepath.Join(root, "proc", pid, "stat"))
 	if err != nil {
 		return nil
 	}

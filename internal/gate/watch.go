@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -27,16 +28,22 @@ func (g *gate) watch(ctx context.Context) error {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	for {
+		var err error
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
+		case err = <-g.found:
 		case <-tick.C:
+			err = g.recheck(ctx)
 		}
-		if err := g.recheck(ctx); err != nil {
+		if err != nil {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
-			if errors.Is(err, errNoPort) {
+			if g.pardoned(err) {
+				continue
+			}
+			if errors.Is(err, errNoPort) || errors.Is(err, errAltered) {
 				return fmt.Errorf("re-check: %w", err)
 			}
 			return fmt.Errorf("re-check failed against existing rules: %w", err)
@@ -48,8 +55,11 @@ func (g *gate) watch(ctx context.Context) error {
 }
 
 // recheck is nil if the kernel has exactly the rules and sets that were
-// applied, and an unlisted address is still refused.
+// applied, what they stand on is as it was, and an unlisted address is still refused.
 func (g *gate) recheck(ctx context.Context) error {
+	if err := g.unaltered(); err != nil { // first, for it tells whose programs read the rules
+		return err
+	}
 	if err := g.compare(ctx); err != nil {
 		return err
 	}
@@ -67,26 +77,36 @@ func (g *gate) compare(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		lines = nil
-		for i, r := range want.rules {
-			lines = append(lines, netfilter.Diff(r, now.rules[i])...)
-		}
-		lines = append(lines, netfilter.DiffSets(want.sets, now.sets)...)
-		if now.nat != want.nat {
-			lines = append(lines, "the nat table is not as it was")
-		}
+		lines = want.diff(now)
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	if len(lines) > changeShown {
-		lines = append(lines[:changeShown], fmt.Sprintf("and %d more", len(lines)-changeShown))
-	}
 	if len(lines) > 0 {
-		return errors.New(strings.Join(lines, "; "))
+		return errors.New(strings.Join(brieflyShown(lines), "; "))
 	}
 	return nil
+}
+
+// diff says in one line each how what the kernel has differs from what was applied.
+func (a applied) diff(now applied) (lines []string) {
+	for i, r := range a.rules {
+		lines = append(lines, netfilter.Diff(r, now.rules[i])...)
+	}
+	lines = append(lines, netfilter.DiffSets(a.sets, now.sets)...)
+	if now.nat != a.nat {
+		lines = append(lines, "the nat table is not as it was")
+	}
+	return lines
+}
+
+// brieflyShown are as many differences as are worth printing.
+func brieflyShown(lines []string) []string {
+	if len(lines) <= changeShown {
+		return lines
+	}
+	return append(slices.Clone(lines[:changeShown]), fmt.Sprintf("and %d more", len(lines)-changeShown))
 }
 
 // steadyTries is how often a reading is begun anew that a refresh came in between of.

@@ -38,6 +38,7 @@ type request struct {
 // table is what the worker answers lookups from.
 type table struct {
 	Instance string     `json:"instance"`
+	Document string     `json:"document"` // the digest of what it was made from
 	Pins     []spec.Pin `json:"pins"`
 	// Links are told to whoever asks by name.
 	Links []spec.Link `json:"links,omitempty"`

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"golang.org/x/sync/errgroup"
 
@@ -214,3 +216,49 @@ func TestPlainAccount(t *testing.T) {
 		t.Errorf("%s, %v", b, err)
 	}
 }
+
+// Whatever a worker says, PID 1 prints only lines that corral reads as decisions,
+// and only what prints.
+func FuzzWorkersWords(f *testing.F) {
+	f.Add([]byte(`{"id":0,"audit":{"time":"2026-11-29T10:00:00Z","verdict":"denied","proto":"tcp","addr":"192.0.2.1","port":443,"name":"a\u001b[31m.test","rule":"unlisted","count":1}}` + "\n"))
+	f.Add([]byte("{\"id\":0,\"audit\":{\"addr\":\"fe80::1%\\u009b2J\"}}\n{}\nx"))
+	f.Fuzz(func(t *testing.T, words []byte) {
+		var out bytes.Buffer
+		g := &gate{out: &out}
+		said := 0
+		l := &link{conn: script{bytes.NewReader(words)}, waiting: map[uint64]chan reply{1: make(chan reply, 1)}, news: func(a auditLine) {
+			said++
+			g.audit(a)
+		}}
+		_ = l.run()
+		if l.alive() {
+			t.Error("alive after the end")
+		}
+		printed := 0
+		for line := range strings.Lines(out.String()) {
+			printed++
+			line = strings.TrimSuffix(line, "\n")
+			var d spec.Decision
+			if err := spec.Decode(strings.NewReader(line), &d); err != nil {
+				t.Errorf("%v: %q", err, line)
+			}
+			if strings.ContainsFunc(line, func(r rune) bool { return !unicode.IsPrint(r) && r != utf8.RuneError }) || len(line) > 5*1024 {
+				t.Errorf("%q", line)
+			}
+		}
+		if printed > said {
+			t.Errorf("%d lines for %d words", printed, said)
+		}
+	})
+}
+
+// script is a connection whose other end says something and goes.
+type script struct{ io.Reader }
+
+func (script) Write(b []byte) (int, error)      { return len(b), nil }
+func (script) Close() error                     { return nil }
+func (script) LocalAddr() net.Addr              { return nil }
+func (script) RemoteAddr() net.Addr             { return nil }
+func (script) SetDeadline(time.Time) error      { return nil }
+func (script) SetReadDeadline(time.Time) error  { return nil }
+func (script) SetWriteDeadline(time.Time) error { return nil }

@@ -17,7 +17,7 @@ func (k *Kernel) ApplyChains(ctx context.Context, f Family, chains ...Chain) err
 	if len(chains) == 0 {
 		return nil
 	}
-	return k.restore(ctx, f, encodeChains(f, chains))
+	return k.write(ctx, f, encodeChains(f, chains), chains)
 }
 
 // encodeChains is Encode for some chains of our own.

@@ -19,6 +19,7 @@ import (
 type nfTable struct {
 	family uint8
 	name   string
+	flags  uint32
 	use    uint32 // chains, sets and other objects
 	chains []nfChain
 }
@@ -31,6 +32,7 @@ type nfChain struct {
 	policy   uint32
 	kind     string // filter, nat, route
 	rules    []uint64
+	acts     []nfRule // what each of them does
 }
 
 // Families and verdicts as the kernel numbers them.
@@ -39,6 +41,8 @@ const (
 	nfIPv4  = 2
 	nfIPv6  = 10
 	nfAllow = 1
+
+	nfDormant = 1 // of a table's flags: packets pass it as if it were not there
 )
 
 // Hooks of a packet's way that matter here.
@@ -73,6 +77,9 @@ func (t *nfTable) rewrites() bool {
 // foreign is what packets of the table's family meet in it, "" if that is
 // nothing.
 func (t *nfTable) foreign(own bool) string {
+	if own && t.flags&nfDormant != 0 {
+		return "which is dormant"
+	}
 	made := (t.family == nfIPv4 || t.family == nfIPv6) && slices.Contains(xtables, t.name)
 	rules := 0
 	for _, c := range t.chains {
@@ -105,24 +112,31 @@ func (f *Foreign) Error() string { return f.text }
 
 // noOthers is nil if packets of a family meet the filter table of the backend,
 // and nat, and nothing else in any table of either backend; or else a *Foreign. nat is
-// what Rewriting reads; there is none for IPv6.
-func (k *Kernel) noOthers(ctx context.Context, f Family) error {
+// what Rewriting reads; there is none for IPv6. The filter table is returned, if it is
+// one of nf_tables.
+func (k *Kernel) noOthers(ctx context.Context, f Family) (own *nfTable, err error) {
 	tables, err := nftables(f)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, t := range tables {
-		own := k.backend == nfTables && t.name == "filter" && (t.family == nfIPv4 || t.family == nfIPv6)
+		if err := t.altering(); err != nil {
+			return nil, err
+		}
+		ours := k.backend == nfTables && t.filters()
+		if ours && (t.family == nfIPv6) == (f == IPv6) {
+			own = t
+		}
 		if t.rewrites() {
 			continue
 		}
-		if what := t.foreign(own); what != "" {
-			return &Foreign{fmt.Sprintf("nf_tables has rules beside those of the gate: table %s, %s", t, what)}
+		if what := t.foreign(ours); what != "" {
+			return nil, &Foreign{fmt.Sprintf("nf_tables has rules beside those of the gate: table %s, %s", t, what)}
 		}
 	}
 	names, err := legacyTables(f)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, table := range names {
 		if table == "nat" && f == IPv4 || table == "filter" && k.backend == legacy {
@@ -131,20 +145,20 @@ func (k *Kernel) noOthers(ctx context.Context, f Family) error {
 		name := program(f, k.legacy)
 		out, err := list(ctx, name, "-t", table)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		chain, err := firstUsed(f, out)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if chain != "" {
 			if table != "filter" {
 				name += " -t " + table
 			}
-			return &Foreign{fmt.Sprintf("%s has rules beside those of the gate: chain %s", name, chain)}
+			return nil, &Foreign{fmt.Sprintf("%s has rules beside those of the gate: chain %s", name, chain)}
 		}
 	}
-	return nil
+	return own, nil
 }
 
 // firstUsed is the first chain with a rule or with a policy other than ACCEPT
@@ -185,11 +199,17 @@ func (k *Kernel) Rewriting(ctx context.Context) (string, error) {
 		return "", err
 	}
 	for _, t := range tables {
-		if !t.rewrites() || k.backend == nfTables && t.name == "nat" {
+		if !t.rewrites() {
+			continue
+		}
+		if k.backend == nfTables && t.name == "nat" { // all but what the programs do not print
+			for _, c := range t.chains {
+				text += fmt.Sprintf("nf_tables: table %s, chain %s, %x\n", t, c.name, c.digests())
+			}
 			continue
 		}
 		for _, c := range t.chains {
-			text += fmt.Sprintf("nf_tables: table %s, %s, policy %d, rules %d\n", t, c, c.policy, c.rules)
+			text += fmt.Sprintf("nf_tables: table %s, %s, policy %d, rules %d, %x\n", t, c, c.policy, c.rules, c.digests())
 		}
 	}
 	if k.backend == legacy {
@@ -219,7 +239,7 @@ func nftables(f Family) ([]*nfTable, error) {
 	changed := errors.New("nf_tables changed while it was read")
 	err := dump(unix.NFT_MSG_GETTABLE, func(family uint8, attrs map[uint16][]byte) error {
 		if met(family) {
-			all = append(all, &nfTable{family: family, name: text(attrs[unix.NFTA_TABLE_NAME]), use: number(attrs[unix.NFTA_TABLE_USE])})
+			all = append(all, &nfTable{family: family, name: text(attrs[unix.NFTA_TABLE_NAME]), flags: number(attrs[unix.NFTA_TABLE_FLAGS]), use: number(attrs[unix.NFTA_TABLE_USE])})
 		}
 		return nil
 	})
@@ -263,7 +283,13 @@ func nftables(f Family) ([]*nfTable, error) {
 		if i < 0 || len(attrs[unix.NFTA_RULE_HANDLE]) != 8 {
 			return changed
 		}
-		t.chains[i].rules = append(t.chains[i].rules, binary.BigEndian.Uint64(attrs[unix.NFTA_RULE_HANDLE]))
+		c := &t.chains[i]
+		handle := binary.BigEndian.Uint64(attrs[unix.NFTA_RULE_HANDLE])
+		acts, err := readRule(handle, attrs[unix.NFTA_RULE_EXPRESSIONS])
+		if err != nil {
+			return fmt.Errorf("nf_tables: table %s, chain %s, rule with handle %d: %w", t, c.name, handle, err)
+		}
+		c.rules, c.acts = append(c.rules, handle), append(c.acts, acts)
 		return nil
 	})
 	slices.SortFunc(all, func(a, b *nfTable) int {

@@ -18,6 +18,7 @@ type Kernel struct {
 	suffix  string // of the programs that reach the backend
 	legacy  string // of those for legacy tables
 	spares  bool   // it destroys no sockets
+	made    made
 }
 
 // The two kinds of rules a kernel can hold. They are separate: the programs of
@@ -71,11 +72,19 @@ func (k *Kernel) Apply(ctx context.Context, rulesets ...Ruleset) error {
 		if !slices.Contains(k.families(), r.Family) {
 			return fmt.Errorf("rules for %s, which this namespace does not have", r.Family)
 		}
-		if err := k.restore(ctx, r.Family, r.Encode()); err != nil {
+		if err := k.write(ctx, r.Family, r.Encode(), r.withBuiltins().Chains); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// write puts chains in place, and remembers what the kernel made of them.
+func (k *Kernel) write(ctx context.Context, f Family, input string, chains []Chain) error {
+	if err := k.restore(ctx, f, input); err != nil {
+		return err
+	}
+	return k.note(f, chains)
 }
 
 func (k *Kernel) restore(ctx context.Context, f Family, input string) error {
@@ -90,16 +99,22 @@ func list(ctx context.Context, program string, more ...string) (string, error) {
 
 // Read is the filter table as the kernel has it now. Rules of other tables and
 // of the other backend are an error, nat's for IPv4 excepted: packets pass them
-// too, and nothing here would show them.
+// too, and nothing here would show them. So is a rule that does more than is
+// printed of it.
 func (k *Kernel) Read(ctx context.Context, f Family) (Ruleset, error) {
-	if err := k.noOthers(ctx, f); err != nil {
+	own, err := k.noOthers(ctx, f)
+	if err != nil {
 		return Ruleset{}, err
 	}
 	out, err := list(ctx, program(f, k.suffix))
 	if err != nil {
 		return Ruleset{}, err
 	}
-	return Parse(f, out)
+	r, err := Parse(f, out)
+	if err == nil && own != nil {
+		err = errors.Join(own.printed(r), k.made.compare(own, r))
+	}
+	return r, err
 }
 
 // Counters are those of every rule, in order.

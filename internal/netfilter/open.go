@@ -118,7 +118,8 @@ func Open(ctx context.Context) (*Kernel, error) {
 			k.legacy = legacySuffix(found)
 			err := reopen(ctx, tried, a)
 			for _, f := range k.families() {
-				err = errors.Join(err, k.noOthers(ctx, f))
+				_, others := k.noOthers(ctx, f)
+				err = errors.Join(err, others)
 			}
 			if err != nil {
 				return nil, unusable(tried, err)

@@ -46,6 +46,18 @@ const (
 // defaultMaxElements is the kernel's own default.
 const defaultMaxElements = 65536
 
+// setRevision is of both types one that every kernel has. Later ones have more
+// options, none of which is used here.
+const setRevision = 1
+
+// Attributes of a set's header that the netlink package has no names for, or old ones
+// (linux/netfilter/ipset/ip_set.h).
+const (
+	setBitmask    = 12
+	setInitVal    = 17
+	setBucketSize = 21
+)
+
 // The kernel's words for the two types.
 const (
 	ofAddresses = "hash:ip"
@@ -117,6 +129,7 @@ func (k *Kernel) ApplySets(ctx context.Context, sets ...Set) error {
 func (s Set) apply(h *netlink.Handle) error {
 	entries := s.sorted()
 	options := netlink.IpsetCreateOptions{
+		Revision:    setRevision,
 		Family:      unix.AF_INET,
 		MaxElements: uint32(max(defaultMaxElements, len(entries))),
 	}
@@ -206,7 +219,8 @@ func destroy(h *netlink.Handle, name string) error {
 }
 
 // ReadSets reads sets back, entries sorted. A set that is missing, or that
-// holds what ApplySets never writes, is an error.
+// holds what ApplySets never writes, or has an option that ApplySets never gives
+// (with a netmask or a bitmask it matches more addresses than it lists), is an error.
 func (k *Kernel) ReadSets(ctx context.Context, names ...string) ([]Set, error) {
 	var sets []Set
 	for _, name := range names {
@@ -232,8 +246,8 @@ func readSet(name string) (Set, error) {
 	if err := errors.Join(setError(err), failed); err != nil {
 		return Set{}, err
 	}
-	if !l.ours() {
-		return Set{}, fmt.Errorf("type %s, family %d", l.kind, l.family)
+	if err := l.strange(); err != nil {
+		return Set{}, err
 	}
 	s := Set{Name: name, AnyPort: l.kind == ofAddresses, Entries: l.entries}
 	s.Entries = s.sorted()
@@ -241,15 +255,30 @@ func readSet(name string) (Set, error) {
 }
 
 // listing is a set as the kernel lists it, in one message or more. The first has
-// type and family, before any entry.
+// type, family, revision and options, before any entry.
 type listing struct {
-	kind    string
-	family  uint8
-	entries []Entry
+	kind     string
+	family   uint8
+	revision uint8
+	headed   bool // its options were there, and none that is not of ours
+	entries  []Entry
 }
 
 func (l *listing) ours() bool {
 	return l.family == unix.AF_INET && (l.kind == ofAddresses || l.kind == ofPairs)
+}
+
+// strange is nil for a set as ApplySets makes them.
+func (l *listing) strange() error {
+	switch {
+	case !l.ours():
+		return fmt.Errorf("type %s, family %d", l.kind, l.family)
+	case l.revision != setRevision:
+		return fmt.Errorf("made by somebody else: revision %d of its type instead of %d", l.revision, setRevision)
+	case !l.headed:
+		return errors.New("the kernel tells none of its options")
+	}
+	return nil
 }
 
 func (l *listing) decode(msg []byte) error {
@@ -262,11 +291,36 @@ func (l *listing) decode(msg []byte) error {
 			l.kind = unix.ByteSliceToString(data)
 		case kind == nl.IPSET_ATTR_FAMILY && len(data) == 1:
 			l.family = data[0]
+		case kind == nl.IPSET_ATTR_REVISION && len(data) == 1:
+			l.revision = data[0]
+		case kind == nl.IPSET_ATTR_DATA && l.ours():
+			l.headed = true
+			return eachAttribute(data, option)
 		case kind == nl.IPSET_ATTR_ADT && l.ours():
 			return eachAttribute(data, l.entry)
 		}
 		return nil
 	})
+}
+
+// foreignOptions have names that say more than a number does.
+var foreignOptions = map[int]string{
+	nl.IPSET_ATTR_TIMEOUT:    "timeout",
+	nl.IPSET_ATTR_CADT_FLAGS: "flags",
+	nl.IPSET_ATTR_MARKMASK:   "markmask",
+	setBitmask:               "bitmask",
+	nl.IPSET_ATTR_NETMASK:    "netmask",
+	nl.IPSET_ATTR_SIZE:       "size",
+}
+
+// option is nil for what a kernel says of a set without options: sizes and counts,
+// that decide nothing about what it matches.
+func option(kind int, data []byte) error {
+	switch kind {
+	case nl.IPSET_ATTR_HASHSIZE, nl.IPSET_ATTR_MAXELEM, nl.IPSET_ATTR_ELEMENTS, nl.IPSET_ATTR_REFERENCES, nl.IPSET_ATTR_MEMSIZE, setInitVal, setBucketSize:
+		return nil
+	}
+	return fmt.Errorf("foreign option %s (%x): its entries may not be what it matches", cmp.Or(foreignOptions[kind], fmt.Sprintf("number %d", kind)), data)
 }
 
 // entry takes one entry of the kinds that ApplySets writes, and refuses any other.

@@ -122,10 +122,11 @@ func verify(p *policy.Policy, h Host, g spec.Gate, s Service) []spec.Check {
 	checks = append(checks,
 		spec.Check{Name: "same-netns-as-gate"},
 		spec.Check{Name: "gate-control-unreachable"},
-		spec.Check{Name: "unlisted-host-blocked", Probes: &g.Probes},
+		spec.Check{Name: "unlisted-host-blocked", Probes: &g.Probes, Ports: grantedOnce(g)},
 		spec.Check{Name: "dns-closed", Probes: &g.Probes, Addr: g.Gateway},
 		namesPinned(g),
-		spec.Check{Name: "udp-closed", Probes: &g.Probes},
+		spec.Check{Name: "udp-closed", Probes: &g.Probes, Names: domains(g)},
+		spec.Check{Name: "bound-sockets-closed", Probes: &g.Probes},
 		spec.Check{Name: "icmp-closed", Probes: &g.Probes},
 		spec.Check{Name: "raw-sockets-refused"},
 		spec.Check{Name: "vsock-refused"},
@@ -136,7 +137,8 @@ func verify(p *policy.Policy, h Host, g spec.Gate, s Service) []spec.Check {
 		spec.Check{Name: "gateway-closed", Addr: g.Gateway, Ports: ungranted(g, 22, 80, 443, 2375, 2376)},
 		spec.Check{Name: "host-port-undeclared-blocked", Addr: g.Gateway, Port: undeclared(g)},
 	)
-	checks = append(checks, spec.Check{Name: "no-port-published"})
+	checks = append(checks, spec.Check{Name: "rules-as-granted"}, spec.Check{Name: "no-port-published"}, spec.Check{Name: "container-as-planned"},
+		spec.Check{Name: "processes-confined"}, spec.Check{Name: "no-strangers"})
 	for _, port := range g.HostPorts {
 		checks = append(checks, spec.Check{Name: fmt.Sprintf("host-service:%d", port), Addr: g.Gateway, Port: port})
 	}
@@ -155,6 +157,83 @@ func verify(p *policy.Policy, h Host, g spec.Gate, s Service) []spec.Check {
 		checks = append(checks, blocked)
 	}
 	return checks
+}
+
+// GateCapabilities are all that a gate ever holds: NET_ADMIN writes the rules,
+// NET_RAW is what the set match and iptables-legacy open their sockets with,
+// SETUID, SETGID and KILL make and end the unprivileged worker.
+var GateCapabilities = []string{"NET_ADMIN", "NET_RAW", "SETUID", "SETGID", "KILL"}
+
+// RelayCapabilities listen on a port below PrivilegedPorts and give up root. A
+// relay of any other port has none.
+var RelayCapabilities = []string{"NET_BIND_SERVICE", "SETUID", "SETGID"}
+
+// PrivilegedPorts is the first port that anybody may listen on.
+const PrivilegedPorts = 1024
+
+// Bounds of corral's own containers.
+const (
+	// GatePids is room for a gate, its worker and a few questions at once.
+	GatePids = 64
+	// RelayPids is room for its threads and for a question or two.
+	RelayPids = 64
+	// RelayMemory holds 512 connections that are full and stuck both ways: of each
+	// four socket buffers of 64 KiB, where the engine counts those, which is twice
+	// what the relay asks for, and 19 MiB in all for the relay itself, measured.
+	RelayMemory = 256 << 20
+)
+
+// gateChecks lists what is proven of a gate's own container, on the host: what
+// the engine says of it, and what the gate says of itself. What it is asked to be
+// beside what a check here lists is container-as-planned's.
+func gateChecks(g spec.Gate) []spec.Check {
+	var granted []uint16 // ports of the service that somebody may call
+	for _, c := range g.Clients {
+		granted = append(granted, c.Port)
+	}
+	callable := slices.DeleteFunc([]uint16{22, 53, 80, 443, 8080}, func(p uint16) bool { return slices.Contains(granted, p) })
+	return []spec.Check{
+		{Name: "capabilities-exact", Names: GateCapabilities},
+		{Name: "no-new-privs"},
+		{Name: "seccomp-on"},
+		{Name: "container-as-planned"},
+		{Name: "image-as-built"},
+		{Name: "programs-as-built"},
+		{Name: "mounts-only-declared"},
+		{Name: "diff-expected", Paths: []string{spec.GateFile, spec.GateFile + ".new", spec.GateFile + ".next"}},
+		{Name: "processes-expected"},
+		{Name: "no-strangers"},
+		{Name: "pids-limited", Limit: GatePids},
+		{Name: "no-port-published"},
+		{Name: "no-listener-for-outsiders", Addr: g.Address, Ports: callable},
+		{Name: "rules-as-read"},
+		{Name: "document-as-planned"},
+		{Name: "namespace-as-made"},
+	}
+}
+
+// relayChecks lists the same of a relay, which listens at the gateway's address.
+func relayChecks(r Relay, gateway netip.Addr) []spec.Check {
+	var rights []string
+	if r.Port < PrivilegedPorts {
+		rights = RelayCapabilities
+	}
+	return []spec.Check{
+		{Name: "capabilities-exact", Names: rights},
+		{Name: "no-new-privs"},
+		{Name: "seccomp-on"},
+		{Name: "container-as-planned"},
+		{Name: "image-as-built"},
+		{Name: "programs-as-built"},
+		{Name: "mounts-only-declared"},
+		{Name: "read-only-root"},
+		{Name: "diff-expected"},
+		{Name: "processes-expected"},
+		{Name: "no-strangers"},
+		{Name: "pids-limited", Limit: RelayPids},
+		{Name: "memory-limited", Limit: RelayMemory},
+		{Name: "no-listener-for-outsiders", Addr: gateway, Ports: []uint16{r.Port}},
+	}
 }
 
 // specMounts are all mounts a service has beside the engine's own: the guest
@@ -185,6 +264,11 @@ func declared(mounts []Mount) []spec.Mount {
 // if services may use any of its ports.
 func namesPinned(g spec.Gate) spec.Check {
 	c := spec.Check{Name: "names-only-pinned", Names: domains(g)}
+	for _, l := range g.Links {
+		if !slices.Contains(c.Names, l.Name) { // one for each of its ports
+			c.Names = append(c.Names, l.Name)
+		}
+	}
 	if len(g.HostPorts) > 0 {
 		c.Names, c.Addr = append(c.Names, spec.HostName), g.Gateway
 	}
@@ -197,6 +281,16 @@ func domains(g spec.Gate) []string {
 		out = append(out, n.Domain)
 	}
 	return out
+}
+
+// grantedOnce are the ports that a rule of their own grants, at one address each.
+func grantedOnce(g spec.Gate) []uint16 {
+	all := slices.Clone(g.HostPorts)
+	for _, l := range g.Links {
+		all = append(all, l.Port)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // ungranted leaves out the ports of the host that the policy grants.
@@ -267,7 +361,7 @@ func Join(checks []spec.Check, gate spec.GateStatus) []spec.Check {
 			if unpinned[c.Host] {
 				c.Skip = "not pinned (profile default)"
 			}
-		case "names-only-pinned":
+		case "names-only-pinned", "udp-closed":
 			var names []string
 			for _, n := range c.Names {
 				if !unpinned[n] {

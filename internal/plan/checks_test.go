@@ -50,6 +50,36 @@ func TestSubmountsAreDeclared(t *testing.T) {
 	}
 }
 
+// What is mounted below a mount is as it was when the sandbox was made, where that is
+// known, whatever was mounted or unmounted on the host since.
+func TestSubmountsAsMade(t *testing.T) {
+	p := &policy.Policy{File: "/p/corral.yaml", Project: policy.Mount{Path: "/p", Submounts: []string{"/p/now"}}, Mounts: []policy.Mount{{Path: "/n", ReadOnly: true, Submounts: []string{"/n/now"}}}, Mode: policy.Run}
+	for _, tt := range []struct {
+		made map[string][]string
+		want []string
+	}{
+		{nil, []string{"/p/now", "/n/now"}},
+		{map[string][]string{}, nil},
+		{map[string][]string{"/p": {"/p/then"}}, []string{"/p/then"}},
+		{map[string][]string{"/n": {"/n/now", "/n/then"}, "/other": {"/other/x"}}, []string{"/n/now", "/n/then"}},
+	} {
+		all, err := mounts(p, Host{Submounts: tt.made})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, m := range all {
+			got = append(got, m.Submounts...)
+		}
+		if !slices.Equal(got, tt.want) {
+			t.Errorf("%v: %v", tt.made, got)
+		}
+	}
+	if p.Project.Submounts[0] != "/p/now" || p.Mounts[0].Submounts[0] != "/n/now" {
+		t.Error("the policy was changed")
+	}
+}
+
 // The policy itself is never writable, by whatever name.
 func TestPolicyIsNotWritable(t *testing.T) {
 	p := &policy.Policy{File: "/x/corral.yaml", Self: policy.Mount{Path: "/x/corral.yaml", Dev: 1, Ino: 9}, Mode: policy.Run}
@@ -183,5 +213,15 @@ func TestHostNameIsAskedFor(t *testing.T) {
 		if c := all[i]; !slices.Equal(c.Names, tt.names) || c.Addr != tt.addr {
 			t.Errorf("%+v: %+v", tt.gate, c)
 		}
+	}
+}
+
+// A gate writes the names of links into the hosts file too, one line however many ports.
+func TestNamesOfLinksArePinned(t *testing.T) {
+	db := netip.MustParseAddr("172.30.0.3")
+	c := namesPinned(spec.Gate{Names: []spec.Name{{Domain: "api.example.com"}}, HostPorts: []uint16{8001},
+		Links: []spec.Link{{Name: "db", Addr: db, Port: 5432}, {Name: "db", Addr: db, Port: 5433}, {Name: "cache", Addr: db, Port: 6379}}})
+	if want := []string{"api.example.com", "db", "cache", spec.HostName}; !slices.Equal(c.Names, want) {
+		t.Errorf("%q, want %q", c.Names, want)
 	}
 }

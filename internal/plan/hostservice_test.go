@@ -68,7 +68,14 @@ func TestRelays(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s := fmt.Sprint(got.Relays); s != tt.want {
+		var words []string
+		for _, r := range got.Relays {
+			words = append(words, fmt.Sprintf("{%d %v}", r.Port, r.DNS))
+			if len(r.Verify) == 0 {
+				t.Errorf("%q: nothing proves the relay of port %d", tt.src, r.Port)
+			}
+		}
+		if s := fmt.Sprint(words); s != tt.want {
 			t.Errorf("%q: relays %s, want %s", tt.src, s, tt.want)
 		}
 		g := got.Gates[0].Spec

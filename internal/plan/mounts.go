@@ -29,6 +29,9 @@ func mounts(p *policy.Policy, h Host) ([]Mount, error) {
 		if m.Path == "" {
 			continue
 		}
+		if h.Submounts != nil {
+			m.Submounts = h.Submounts[m.Path]
+		}
 		out = append(out, mount(m))
 		switch {
 		case p.File == m.Path || !strings.HasPrefix(p.File, m.Path+"/"):

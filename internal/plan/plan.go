@@ -44,6 +44,9 @@ type Host struct {
 	Furniture []Mount
 	// Shields cover what of the repositories in writable mounts git would execute.
 	Shields []Mount
+	// Submounts are those below the mounts of the policy, by their paths, as they were
+	// when a sandbox was made; nil: as they were when the policy was read.
+	Submounts map[string][]string
 }
 
 // Plan is one sandbox.
@@ -66,8 +69,9 @@ type Plan struct {
 
 // Gate owns the network namespace of the services that join it.
 type Gate struct {
-	Name string
-	Spec spec.Gate
+	Name   string
+	Spec   spec.Gate
+	Verify []spec.Check // proves its own container
 }
 
 // Service is one container with a job.
@@ -122,7 +126,8 @@ type Relay struct {
 	Port uint16
 	// DNS are the name servers on loopback that lookups, by UDP and TCP, are
 	// carried to. If there are none, TCP is carried to 127.0.0.1 at Port.
-	DNS []netip.Addr
+	DNS    []netip.Addr
+	Verify []spec.Check // proves its own container
 }
 
 // ErrNoResolver is a policy with names on a machine without a usable resolver.
@@ -241,6 +246,10 @@ func Build(p *policy.Policy, prof *profile.Profile, h Host, address netip.Addr, 
 	svc.Readme = readme(p, gate.Spec, svc)
 	svc.Handover = handover(gate.Spec, svc)
 	svc.Verify = verify(p, h, gate.Spec, svc)
+	gate.Verify = gateChecks(gate.Spec)
+	for i := range carried {
+		carried[i].Verify = relayChecks(carried[i], network.Gateway)
+	}
 	planned := &Plan{
 		ID:         gate.Spec.Sandbox,
 		Name:       p.Name,

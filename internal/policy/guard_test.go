@@ -346,21 +346,21 @@ func TestBindMounts(t *testing.T) {
 }
 
 func TestMountPointsAreUnescaped(t *testing.T) {
-	got, err := parseMounts(strings.NewReader("22 1 0:21 / /a\\040b\\011\\012\\134c rw,nosuid shared:7 - proc proc rw\n23 1 0:22 /x / rw - ext4 /dev/x rw\n"))
+	got, err := parseMounts("22 1 0:21 / /a\\040b\\011\\012\\134c rw,nosuid shared:7 - proc proc rw\n23 1 0:22 /x / rw - ext4 /dev/x rw\n")
 	if err != nil || len(got.points) != 2 || got.points[0] != "/" || got.points[1] != "/a b\t\n\\c" {
-		t.Errorf("%q, %v", got, err)
+		t.Errorf("%q, %v", got.points, err)
 	}
 }
 
 func TestMountTable(t *testing.T) {
 	// As btrfs, a disk, a bind mount of a part, and one on top of another have it.
-	table, err := parseMounts(strings.NewReader(`1 0 0:30 /@ / rw - btrfs /dev/a rw
+	table, err := parseMounts(`1 0 0:30 /@ / rw - btrfs /dev/a rw
 2 1 0:30 /@home /home rw - btrfs /dev/a rw
 3 1 8:1 / /mnt/disk rw - ext4 /dev/b rw
 4 1 8:1 /photos /srv/photos rw - ext4 /dev/b rw
 5 1 0:30 /@home/u/x /srv/hidden rw - btrfs /dev/a rw
 6 1 8:1 /photos/old /srv/hidden rw - ext4 /dev/b rw
-`))
+`)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -390,7 +390,7 @@ func TestMountTable(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"1 0 0:1 /\n", "\n"} {
-		if _, err := parseMounts(strings.NewReader(bad)); err == nil {
+		if _, err := parseMounts(bad); err == nil {
 			t.Errorf("%q is read", bad)
 		}
 	}

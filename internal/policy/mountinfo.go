@@ -1,63 +1,49 @@
 package policy
 
 import (
-	"bufio"
-	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-)
 
-// mounted is one mount of the table.
-type mounted struct {
-	dev   string // the file system
-	root  string // the path in it that is mounted
-	point string // where
-}
+	"github.com/corral-sandbox/corral/internal/mountinfo"
+)
 
 // mountTable is what is mounted where. Of mounts on top of each other, only the
 // uppermost counts.
 type mountTable struct {
 	points  []string // sorted
-	byPoint map[string]mounted
-	byDev   map[string][]mounted
+	byPoint map[string]mountinfo.Mount
+	byDev   map[string][]mountinfo.Mount
 }
 
 // mountTableOf is the table that this thread sees.
 func mountTableOf() (mountTable, error) {
-	f, err := os.Open("/proc/thread-self/mountinfo")
+	b, err := os.ReadFile("/proc/thread-self/mountinfo")
 	if err != nil {
 		return mountTable{}, err
 	}
-	defer f.Close()
-	return parseMounts(f)
+	return parseMounts(string(b))
 }
 
-// parseMounts reads the third to fifth field of each line, see
-// proc_pid_mountinfo(5).
-func parseMounts(r io.Reader) (mountTable, error) {
-	t := mountTable{byPoint: map[string]mounted{}, byDev: map[string][]mounted{}}
-	unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
-	lines := bufio.NewScanner(r)
-	for lines.Scan() {
-		fields := strings.Fields(lines.Text())
-		if len(fields) < 5 {
-			return mountTable{}, fmt.Errorf("mountinfo: line %q", lines.Text())
-		}
-		m := mounted{fields[2], unescape.Replace(fields[3]), unescape.Replace(fields[4])}
-		t.byPoint[m.point] = m
+func parseMounts(text string) (mountTable, error) {
+	all, err := mountinfo.Parse(text)
+	if err != nil {
+		return mountTable{}, err
+	}
+	t := mountTable{byPoint: map[string]mountinfo.Mount{}, byDev: map[string][]mountinfo.Mount{}}
+	for _, m := range all {
+		t.byPoint[m.Target] = m
 	}
 	for point, m := range t.byPoint {
 		t.points = append(t.points, point)
-		t.byDev[m.dev] = append(t.byDev[m.dev], m)
+		t.byDev[m.Device] = append(t.byDev[m.Device], m)
 	}
 	slices.Sort(t.points)
 	for _, ms := range t.byDev {
-		slices.SortFunc(ms, func(a, b mounted) int { return strings.Compare(a.point, b.point) })
+		slices.SortFunc(ms, func(a, b mountinfo.Mount) int { return strings.Compare(a.Target, b.Target) })
 	}
-	return t, lines.Err()
+	return t, nil
 }
 
 // below are the mount points strictly below path, sorted.
@@ -79,12 +65,12 @@ func (t mountTable) others(path string) (paths []string) {
 		if !ok {
 			continue
 		}
-		inside := filepath.Join(m.root, strings.TrimPrefix(path, dir))
-		for _, o := range t.byDev[m.dev] {
-			if !within(o.root, inside) {
+		inside := filepath.Join(m.Root, strings.TrimPrefix(path, dir))
+		for _, o := range t.byDev[m.Device] {
+			if !within(o.Root, inside) {
 				continue
 			}
-			if other := filepath.Join(o.point, strings.TrimPrefix(inside, o.root)); other != path {
+			if other := filepath.Join(o.Target, strings.TrimPrefix(inside, o.Root)); other != path {
 				paths = append(paths, other)
 			}
 		}

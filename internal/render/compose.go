@@ -30,8 +30,8 @@ const (
 
 	// GateTmpfs are the options of a gate's /run.
 	GateTmpfs = "rw,nosuid,nodev,noexec,size=1m,mode=0755"
-	// GatePids is room for a gate, its worker and a few questions at once.
-	GatePids = 64
+	// GatePids bounds a gate.
+	GatePids = plan.GatePids
 	// GateResolver is nobody: the engine's own resolver, which no agent may ask,
 	// would have nobody to ask but the gate.
 	GateResolver = "127.0.0.1"
@@ -48,10 +48,8 @@ const (
 )
 
 var (
-	// GateCapabilities are all that a gate ever holds: NET_ADMIN writes the rules,
-	// NET_RAW is what the set match and iptables-legacy open their sockets with,
-	// SETUID, SETGID and KILL make and end the unprivileged worker.
-	GateCapabilities = []string{"NET_ADMIN", "NET_RAW", "SETUID", "SETGID", "KILL"}
+	// GateCapabilities are all that a gate ever holds.
+	GateCapabilities = plan.GateCapabilities
 	// GateSysctls keep IPv6 out of a gate's namespace. A kernel without IPv6 has
 	// none of them.
 	GateSysctls = map[string]string{
@@ -221,6 +219,7 @@ func composeGate(p *plan.Plan, g plan.Gate) container {
 		Hostname:    data(p.Name),
 		Networks:    map[string]endpoint{networkKey: {}},
 		DNS:         []string{GateResolver},
+		IPC:         ServiceIPC,
 		CapDrop:     []string{"ALL"},
 		CapAdd:      GateCapabilities,
 		SecurityOpt: []string{NoNewPrivileges},

@@ -208,6 +208,7 @@ func TestComposeFence(t *testing.T) {
 			"hostname":       "demo",
 			"networks":       map[string]any{"corral": map[string]any{"ipv4_address": "172.30.0.2"}},
 			"dns":            []any{"127.0.0.1"},
+			"ipc":            "private",
 			"cap_drop":       []any{"ALL"},
 			"cap_add":        []any{"NET_ADMIN", "NET_RAW", "SETUID", "SETGID", "KILL"},
 			"security_opt":   []any{"no-new-privileges"},

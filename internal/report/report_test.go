@@ -1,7 +1,10 @@
 package report
 
 import (
+	"bytes"
+	"encoding/json"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -54,7 +57,7 @@ func TestJoin(t *testing.T) {
 			if tt.result != spec.OK {
 				ev.Detail = "before"
 			}
-			got := Join(spec.Check{Name: "icmp-closed"}, ev, tt.verdicts)
+			got := Join(spec.Check{Name: "icmp-closed"}, ev, tt.verdicts, nil)
 			if got.Result != tt.want || !strings.Contains(got.Detail, tt.detail) {
 				t.Errorf("%q %q, want %q %q", got.Result, got.Detail, tt.want, tt.detail)
 			}
@@ -74,13 +77,78 @@ func TestJoinWantsTheProbes(t *testing.T) {
 		{Name: "port-not-listed-blocked:a.test", Host: "a.test", Port: 8445},
 		{Name: "host-port-undeclared-blocked", Addr: gateway}, {Name: "peer-unreachable:a", Addr: gateway},
 	} {
-		if got := Join(c, spec.Event{Check: c.Name, Result: spec.OK}, nil); got.Result != spec.Untold {
+		if got := Join(c, spec.Event{Check: c.Name, Result: spec.OK}, nil, nil); got.Result != spec.Untold {
 			t.Errorf("%s without a probe: %v", c.Name, got)
 		}
 		elsewhere := spec.Probe{Proto: "tcp", Source: 61000, Addr: netip.MustParseAddr("10.9.9.9"), Port: 443}
 		refused := spec.Verdict{Proto: "tcp", Source: 61000, Addr: elsewhere.Addr, Port: 443, Outcome: spec.OutcomeRejected, Rule: "unlisted"}
-		if got := Join(c, spec.Event{Check: c.Name, Result: spec.OK, Probes: []spec.Probe{elsewhere}}, []spec.Verdict{refused}); got.Result != spec.Untold {
+		if got := Join(c, spec.Event{Check: c.Name, Result: spec.OK, Probes: []spec.Probe{elsewhere}}, []spec.Verdict{refused}, nil); got.Result != spec.Untold {
 			t.Errorf("%s with a probe of something else: %v", c.Name, got)
+		}
+	}
+}
+
+// Each probe that an honest checker sends is one without which it proves nothing: one
+// that is left out, or sent by another protocol, to another port or another's address.
+func TestJoinWantsEveryProbe(t *testing.T) {
+	probes := spec.Probes{Unlisted: netip.MustParseAddr("44.10.9.9"), Resolver: netip.MustParseAddr("44.10.0.66"), Metadata: netip.MustParseAddr("44.10.9.169")}
+	gateway := netip.MustParseAddr("172.30.0.1")
+	pins := map[string][]netip.Addr{"a.test": {netip.MustParseAddr("44.10.0.1"), netip.MustParseAddr("44.10.0.2")}, "b.test": {netip.MustParseAddr("44.10.0.3")}}
+	for _, tt := range []struct {
+		check spec.Check
+		sent  string
+	}{
+		{spec.Check{Name: "unlisted-host-blocked", Probes: &probes, Ports: []uint16{5432}}, "tcp 44.10.9.9:443 tcp 44.10.9.9:80 tcp 44.10.9.9:5432 tcp 44.10.0.66:53 tcp 44.10.0.66:853 tcp 44.10.0.66:443 udp 44.10.0.66:443"},
+		{spec.Check{Name: "udp-closed", Probes: &probes, Names: []string{"a.test", "b.test"}}, "udp 44.10.9.9:53 udp 44.10.9.9:123 udp 44.10.9.9:443 udp 44.10.0.2:443 udp 44.10.0.3:443"},
+		{spec.Check{Name: "udp-closed", Probes: &probes, Ports: []uint16{9}}, "udp 44.10.9.9:9"},
+		{spec.Check{Name: "bound-sockets-closed", Probes: &probes}, "udp 44.10.9.9:443 udp 127.0.0.1:53"},
+		{spec.Check{Name: "metadata-blocked", Probes: &probes}, "tcp 44.10.9.169:80"},
+		{spec.Check{Name: "public-only", Probes: &probes, Addrs: []netip.Addr{gateway}}, "tcp 44.10.9.169:80 tcp 44.10.9.169:443 tcp 172.30.0.1:80 tcp 172.30.0.1:443"},
+		{spec.Check{Name: "names-sink", Addr: gateway}, "tcp 172.30.0.1:80 tcp 172.30.0.1:443"},
+		{spec.Check{Name: "dns-closed", Probes: &probes, Addr: gateway}, "tcp 172.30.0.1:53 udp 172.30.0.1:53 tcp 44.10.0.66:53 udp 44.10.0.66:53 tcp 44.10.9.169:53 udp 44.10.9.169:53 tcp 127.0.0.11:53 udp 127.0.0.11:53"},
+		{spec.Check{Name: "gateway-closed", Addr: gateway, Ports: []uint16{22, 80}}, "tcp 172.30.0.1:22 udp 172.30.0.1:22 tcp 172.30.0.1:80 udp 172.30.0.1:80"},
+		{spec.Check{Name: "peer-unreachable:x", Addr: gateway, Ports: []uint16{22}}, "tcp 172.30.0.1:22 udp 172.30.0.1:22"},
+		{spec.Check{Name: "link-closed:x", Addr: gateway, Ports: []uint16{22}}, "tcp 172.30.0.1:22 udp 172.30.0.1:22"},
+		{spec.Check{Name: "host-port-undeclared-blocked", Addr: gateway, Port: 8445}, "tcp 172.30.0.1:8445 udp 172.30.0.1:8445"},
+		{spec.Check{Name: "port-not-listed-blocked:a.test", Host: "a.test", Port: 8445}, "tcp 44.10.0.1:8445"},
+		{spec.Check{Name: "port-not-listed-blocked:x", Addrs: []netip.Addr{gateway}, Port: 8445}, "tcp 172.30.0.1:8445"},
+		{spec.Check{Name: "allowed:b.test:443", Host: "b.test", Port: 443}, "tcp 44.10.0.3:443"},
+		{spec.Check{Name: "host-service:8080", Addr: gateway, Port: 8080}, "tcp 172.30.0.1:8080"},
+	} {
+		var sent []spec.Probe
+		words := strings.Fields(tt.sent)
+		for i := 0; i < len(words); i += 2 {
+			to := netip.MustParseAddrPort(words[i+1])
+			sent = append(sent, spec.Probe{Proto: words[i], Source: uint16(spec.ProbePortFirst + i), Addr: to.Addr(), Port: to.Port()})
+		}
+		// told is what comes of probes on all of which the gate has the verdict that the
+		// check wants.
+		told := func(probes []spec.Probe) spec.Event {
+			outcome := spec.OutcomeRejected
+			if granted(tt.check) {
+				outcome = spec.OutcomeAccepted
+			}
+			var verdicts []spec.Verdict
+			for _, p := range probes {
+				verdicts = append(verdicts, spec.Verdict{Proto: p.Proto, Source: p.Source, Addr: p.Addr, Port: p.Port, Outcome: outcome, Rule: "r"})
+			}
+			return Join(tt.check, spec.Event{Check: tt.check.Name, Result: spec.OK, Probes: probes}, verdicts, pins)
+		}
+		if ev := told(sent); ev.Result != spec.OK {
+			t.Errorf("%s with all of them: %+v", tt.check.Name, ev)
+		}
+		for i, p := range sent {
+			other := map[string]string{"tcp": "udp", "udp": "tcp"}[p.Proto]
+			for _, instead := range [][]spec.Probe{
+				nil,
+				{{Proto: other, Source: p.Source, Addr: p.Addr, Port: p.Port}},
+				{{Proto: p.Proto, Source: p.Source, Addr: p.Addr, Port: p.Port + 1}},
+				{{Proto: p.Proto, Source: p.Source, Addr: netip.MustParseAddr("44.10.0.77"), Port: p.Port}},
+			} {
+				if ev := told(slices.Concat(sent[:i], instead, sent[i+1:])); ev.Result != spec.Untold || !strings.Contains(ev.Detail, "no probe was sent to "+p.Proto) {
+					t.Errorf("%s with %v instead of %v: %+v", tt.check.Name, instead, p, ev)
+				}
+			}
 		}
 	}
 }
@@ -103,7 +171,7 @@ func TestJoinWantsThePort(t *testing.T) {
 		for _, p := range tt.probes {
 			verdicts = append(verdicts, spec.Verdict{Proto: p.Proto, Source: p.Source, Addr: p.Addr, Port: p.Port, Outcome: spec.OutcomeRejected, Rule: "gateway"})
 		}
-		if got := Join(c, spec.Event{Check: c.Name, Result: spec.OK, Probes: tt.probes}, verdicts); got.Result != tt.want {
+		if got := Join(c, spec.Event{Check: c.Name, Result: spec.OK, Probes: tt.probes}, verdicts, nil); got.Result != tt.want {
 			t.Errorf("%s: %+v", tt.name, got)
 		}
 	}
@@ -159,6 +227,43 @@ func TestRead(t *testing.T) {
 	}
 }
 
+// Whoever answers for a checker makes nobody look for more probes than one sends, in one
+// event or in all of them.
+func TestReadProbes(t *testing.T) {
+	event := func(n int) string {
+		ev := spec.Event{Version: spec.Version, Check: "udp-closed", Result: spec.OK}
+		for i := range n {
+			ev.Probes = append(ev.Probes, spec.Probe{Proto: "udp", Source: uint16(i), Addr: netip.MustParseAddr("44.10.9.9"), Port: 443})
+		}
+		b, err := json.Marshal(ev)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b) + "\n"
+	}
+	for _, tt := range []struct {
+		events []int // of so many probes
+		n      int
+		err    string
+	}{
+		{[]int{0, 9}, 2, ""},
+		{[]int{maxProbes}, 1, ""},
+		{[]int{maxProbes + 1}, 0, "event 1: more than 4096 probes"},
+		{[]int{12000}, 0, "event 1: "},
+		{[]int{maxProbes / 2, maxProbes / 2, 0}, 3, ""},
+		{[]int{maxProbes / 2, maxProbes / 2, 0, 1}, 3, "event 4: more than 4096 probes"},
+	} {
+		var in strings.Builder
+		for _, n := range tt.events {
+			in.WriteString(event(n))
+		}
+		got, err := Read(strings.NewReader(in.String()))
+		if len(got) != tt.n || (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
+			t.Errorf("%v: %d events, %v", tt.events, len(got), err)
+		}
+	}
+}
+
 func FuzzRead(f *testing.F) {
 	f.Add(`{"version":1,"check":"a","result":"ok"}`)
 	f.Fuzz(func(t *testing.T, s string) {
@@ -170,5 +275,65 @@ func FuzzRead(f *testing.F) {
 		if strings.ContainsFunc(strings.NewReplacer("\n", "", "\ufffd", "").Replace(b.String()), func(r rune) bool { return !printable.Is(r) }) {
 			t.Errorf("%q", b.String())
 		}
+		var stream bytes.Buffer
+		tally, err := JSON(&stream, Header{Sandbox: s, Digests: map[string]string{s: s}}, []Section{{Events: events}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		passed := 0
+		for _, ev := range events {
+			if ev.Result == spec.OK {
+				passed++
+			}
+		}
+		if tally.Passed != passed {
+			t.Errorf("%d passed of %d", tally.Passed, passed)
+		}
+		lines := bytes.Split(bytes.TrimSuffix(stream.Bytes(), []byte("\n")), []byte("\n"))
+		for _, line := range lines {
+			if !json.Valid(line) || bytes.ContainsFunc(line, func(r rune) bool { return r != '\ufffd' && !printable.Is(r) }) {
+				t.Errorf("%q", line)
+			}
+		}
 	})
+}
+
+// A connection that must have been let through holds by the gate's record that it
+// was, and by nothing else; what a checker says of who agreed counts for nothing.
+func TestJoinWanted(t *testing.T) {
+	at := netip.MustParseAddr("44.10.0.1")
+	c := spec.Check{Name: "allowed:a.test:443", Host: "a.test", Port: 443}
+	probe := spec.Probe{Proto: "tcp", Source: 61001, Addr: at, Port: 443}
+	verdict := func(o spec.Outcome, port uint16) spec.Verdict {
+		return spec.Verdict{Proto: "tcp", Source: 61001, Addr: at, Port: port, Outcome: o, Rule: "unlisted"}
+	}
+	for _, tt := range []struct {
+		name     string
+		probes   []spec.Probe
+		verdicts []spec.Verdict
+		want     spec.Result
+	}{
+		{"let through", []spec.Probe{probe}, []spec.Verdict{verdict(spec.OutcomeAccepted, 443)}, spec.OK},
+		{"no probe", nil, []spec.Verdict{verdict(spec.OutcomeAccepted, 443)}, spec.Untold},
+		{"no record", []spec.Probe{probe}, nil, spec.Untold},
+		{"a record of another port", []spec.Probe{probe}, []spec.Verdict{verdict(spec.OutcomeAccepted, 80)}, spec.Untold},
+		{"a record that says nothing", []spec.Probe{probe}, []spec.Verdict{verdict(spec.OutcomeUnknown, 443)}, spec.Untold},
+		{"refused", []spec.Probe{probe}, []spec.Verdict{verdict(spec.OutcomeRejected, 443)}, spec.Failed},
+		{"refused once", []spec.Probe{probe}, []spec.Verdict{verdict(spec.OutcomeAccepted, 443), verdict(spec.OutcomeRejected, 443)}, spec.Failed},
+		{"a probe of another port", []spec.Probe{{Proto: "tcp", Source: 61001, Addr: at, Port: 80}}, []spec.Verdict{verdict(spec.OutcomeAccepted, 80)}, spec.Untold},
+		{"one of two", []spec.Probe{probe, {Proto: "tcp", Source: 61002, Addr: at, Port: 443}}, []spec.Verdict{verdict(spec.OutcomeAccepted, 443)}, spec.Untold},
+	} {
+		if got := Join(c, spec.Event{Check: c.Name, Result: spec.OK, Probes: tt.probes}, tt.verdicts, nil); got.Result != tt.want {
+			t.Errorf("%s: %+v", tt.name, got)
+		}
+	}
+	// What must be refused is no such connection.
+	closed := spec.Check{Name: "metadata-blocked", Probes: &spec.Probes{Metadata: at}}
+	if got := Join(closed, spec.Event{Check: closed.Name, Result: spec.OK, Probes: []spec.Probe{probe}}, []spec.Verdict{verdict(spec.OutcomeAccepted, 443)}, nil); got.Result != spec.Failed {
+		t.Errorf("a refusal that wants to be let through: %+v", got)
+	}
+	s := Complete("main", []spec.Check{c}, []spec.Event{{Version: spec.Version, Check: c.Name, Result: spec.OK, Witnesses: []spec.Witness{spec.WitnessEngine}}})
+	if len(s.Events) != 1 || len(s.Events[0].Witnesses) > 0 {
+		t.Errorf("%+v", s)
+	}
 }

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"unicode"
@@ -57,6 +59,7 @@ var (
 	escape   = fault{"a backslash in double quotes, which some readers take for an escape", "put the value in single quotes: there it is a backslash"}
 	repeated = fault{"the same name as in line", "keep one of them"}
 	reserved = fault{"a name that is not for secrets:", "take it away, or choose another name"}
+	noLimit  = fault{"a GOMEMLIMIT that Go cannot read: no program of Go's would start, the checker neither", "write a whole number and GiB, MiB, KiB or B, or off"}
 	tooMuch  = fault{"the file is longer than 1 MiB", "it holds keys, not data"}
 )
 
@@ -97,7 +100,8 @@ var nameForm = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 // files understand differently is a mistake: in double quotes, a backslash; in
 // a bare value, a blank at either end, a # at the start or after a blank, a
 // backslash at the end; after quotes, anything. So are a name written twice, a
-// name that corral depends on, and control characters but a tab in quotes.
+// name that corral depends on, a GOMEMLIMIT with which no Go program starts, and
+// control characters but a tab in quotes.
 //
 // The error is an *exit.Error with all mistakes in order of line, which holds
 // nothing of the file but its name and numbers of lines.
@@ -172,7 +176,27 @@ func parseLine(line string) (Var, *mistake) {
 	if wrong == nil && len(name)+1+len(value) > maxVar {
 		wrong = &mistake{fault: tooLong}
 	}
+	if wrong == nil && name == "GOMEMLIMIT" && !memoryLimit(value) {
+		wrong = &mistake{fault: noLimit}
+	}
 	return Var{name, New(value)}, wrong
+}
+
+var limitForm = regexp.MustCompile(`^([0-9]+)(B|KiB|MiB|GiB|TiB|)$`)
+
+// memoryLimit reports whether Go starts with a value as its limit: it is a number of
+// bytes that an int64 holds.
+func memoryLimit(value string) bool {
+	if value == "" || value == "off" {
+		return true
+	}
+	m := limitForm.FindStringSubmatch(value)
+	if m == nil {
+		return false
+	}
+	n, err := strconv.ParseInt(m[1], 10, 64)
+	unit := map[string]uint{"KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}[m[2]]
+	return err == nil && n <= math.MaxInt64>>unit
 }
 
 // unquote is what a value as written stands for.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -192,6 +193,38 @@ func TestMistakes(t *testing.T) {
 		if _, err := Parse("f", []byte(near)); err != nil {
 			t.Errorf("%.40q: %v", near, err)
 		}
+	}
+}
+
+// A limit of memory that is taken is one that Go starts with: its runtime gives up on
+// any other, in the programs that hand over and check too.
+func TestMemoryLimit(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for value, taken := range map[string]bool{
+		"4GB": false, "4G": false, "4gib": false, "GiB": false, "4 GiB": false, "4.5GiB": false, "-1": false, "OFF": false, "0x10": false,
+		"4PiB": false, "9223372036854775808": false, "8388608TiB": false, "8589934592GiB": false, "1e9": false, "B": false,
+		"": true, "off": true, "4GiB": true, "512MiB": true, "524288KiB": true, "536870912B": true, "536870912": true, "1TiB": true,
+		"9223372036854775807": true, "8388607TiB": true, "8589934591GiB": true, "0004GiB": true,
+	} {
+		_, err := Parse("f", []byte("A=1\nGOMEMLIMIT='"+value+"'\n"))
+		if (err == nil) != taken {
+			t.Errorf("%q: %v", value, err)
+		}
+		var e *exit.Error
+		if !taken && (!errors.As(err, &e) || e.Status != exit.Invalid || e.Error() != "secrets file f: line 2: "+noLimit.what || e.Hint != noLimit.hint) {
+			t.Errorf("%q: %v", value, err)
+		}
+		c := exec.Command(self, "-test.run=^$")
+		c.Env = []string{"GOMEMLIMIT=" + value}
+		if out, err := c.CombinedOutput(); (err == nil) != taken {
+			t.Errorf("Go with %q: %v: %.100s", value, err, out)
+		}
+	}
+	if _, err := Parse("f", []byte("GOMEMLIMITS=4GB\nMY_GOMEMLIMIT=4GB\ngomemlimit=4GB\n")); err != nil {
+		t.Error(err)
 	}
 }
 

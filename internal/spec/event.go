@@ -23,9 +23,13 @@ type Event struct {
 	// Probes are packets that should have been refused by the gate. The check
 	// holds only if the gate confirms each of them.
 	Probes []Probe `json:"probes,omitempty"`
+	// Witnesses are the sides that say that it holds, of an event that does and that
+	// was judged on the host. A checker's word on it counts for nothing.
+	Witnesses []Witness `json:"witnesses,omitempty"`
 }
 
-// Probe is one packet sent from a known source port to prove a refusal.
+// Probe is one packet sent from a known source port to prove what the gate does
+// with it.
 type Probe struct {
 	Proto  string     `json:"proto"` // tcp, udp
 	Source uint16     `json:"source"`

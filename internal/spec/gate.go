@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"io"
 	"maps"
@@ -287,6 +288,10 @@ const PartOf = "part of "
 type GateStatus struct {
 	Version int       `json:"version"`
 	State   GateState `json:"state"`
+	// Walked is how many packets were taken on paper through the rules that the kernel
+	// has, and Astray what those would do otherwise than the document says, in words.
+	Walked int      `json:"walked,omitempty"`
+	Astray []string `json:"astray,omitempty"`
 	// Instance is made anew at every start of the gate; also served as CHAOS
 	// TXT id.server on 127.0.0.1:53 of the namespace.
 	Instance string `json:"instance"`
@@ -320,6 +325,8 @@ type GateStatus struct {
 	// the kernel has them now.
 	Applied  string `json:"applied"`
 	ReadBack string `json:"read_back"`
+	// Differences are the first ways in which the kernel's differ, in words.
+	Differences []string `json:"differences,omitempty"`
 
 	// Allowed are new connections, as many as were recorded: a rate limit bounds
 	// the records.
@@ -342,6 +349,48 @@ type GateStatus struct {
 	RefusedMore uint64 `json:"refused_more"`
 
 	WorkerRestarts int `json:"worker_restarts"`
+
+	// Release is that of the gate's program, Document the Digest of the document in
+	// force.
+	Release  string `json:"release,omitempty"`
+	Document string `json:"document,omitempty"`
+	// Never is that of the document in force, which Document does not cover, with
+	// the gate's own networks.
+	Never []netip.Prefix `json:"never,omitempty"`
+
+	// Namespace is what the gate sees of the namespace, nil if it does not say.
+	Namespace *Namespace `json:"namespace,omitempty"`
+}
+
+// Namespace is what a gate sees of the network namespace that it owns.
+type Namespace struct {
+	// IPv6 are the interfaces, loopback aside, "all" and "default", for which IPv6
+	// is not off. Addresses are those of IPv6 but loopback's, as ADDRESS on INTERFACE.
+	IPv6      []string `json:"ipv6"`
+	Addresses []string `json:"ipv6_addresses"`
+	// Listeners are the sockets that wait for whoever comes and belong to root, as
+	// the gate's and the engine's own do, or to the gate's worker or a carrier.
+	Listeners []Listener `json:"listeners"`
+	// Altered is what is not as it was when the gate began, in words: links, addresses,
+	// neighbours, routes and rules that choose them, what takes packets at a link, settings of the
+	// kernel, mounts. PacketSockets are the sockets that see or send packets past the rules or
+	// make them up, in words, but for those of the gate's programs. Nil is not told.
+	Altered       []string `json:"altered"`
+	PacketSockets []string `json:"packet_sockets"`
+}
+
+// Listener is a socket that waits for whoever comes.
+type Listener struct {
+	Proto string         `json:"proto"` // as in /proc/net: tcp, tcp6, udp, udp6, udplite, udplite6
+	Addr  netip.AddrPort `json:"addr"`
+	UID   uint32         `json:"uid"`
+}
+
+// Digest is equal for documents that say the same. Never is left out: a gate that
+// nobody planned adds its own networks.
+func (g Gate) Digest() string {
+	g.Never = nil
+	return fmt.Sprintf("sha256:%x", sha256.Sum256(Encode(g)))
 }
 
 // Pin is one name and the addresses it may be reached at.
@@ -558,4 +607,6 @@ type Verdicts struct {
 	// Mark is the newest sequence number; 0 if nothing was seen yet.
 	Mark     uint64    `json:"mark"`
 	Verdicts []Verdict `json:"verdicts"`
+	// Pins are those in force when it answers.
+	Pins []Pin `json:"pins,omitempty"`
 }

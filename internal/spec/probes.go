@@ -56,6 +56,10 @@ const (
 	// NamesName tells what becomes of lookups: NamesBlocked, NamesSink or
 	// NamesPublic.
 	NamesName = "names.corral."
+	// ReleaseName tells the release of the gate's program, DocumentName the Digest of
+	// the document in force.
+	ReleaseName  = "release.corral."
+	DocumentName = "document.corral."
 	// LinkZone has the LinkNames.
 	LinkZone = "link.corral."
 	// VerdictZone tells the newest sequence number; below it are VerdictNames.

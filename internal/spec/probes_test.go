@@ -45,16 +45,16 @@ func TestParseProbes(t *testing.T) {
 
 func TestVerdictName(t *testing.T) {
 	for _, p := range []Probe{
-		{"tcp", 61000, netip.MustParseAddr("44.10.9.9"), 443},
-		{"udp", 61099, netip.MustParseAddr("127.0.0.11"), 53},
-		{"tcp", 61001, netip.MustParseAddr("2001:db8::1"), 65535},
+		{Proto: "tcp", Source: 61000, Addr: netip.MustParseAddr("44.10.9.9"), Port: 443},
+		{Proto: "udp", Source: 61099, Addr: netip.MustParseAddr("127.0.0.11"), Port: 53},
+		{Proto: "tcp", Source: 61001, Addr: netip.MustParseAddr("2001:db8::1"), Port: 65535},
 	} {
 		name := VerdictName(p)
 		if got, ok := ParseVerdictName(name); !ok || got != p {
 			t.Errorf("%s: %v, %v", name, got, ok)
 		}
 	}
-	if name := VerdictName(Probe{"tcp", 61000, netip.MustParseAddr("44.10.9.9"), 443}); name != "tcp.61000.443.2c0a0909.verdict.corral." {
+	if name := VerdictName(Probe{Proto: "tcp", Source: 61000, Addr: netip.MustParseAddr("44.10.9.9"), Port: 443}); name != "tcp.61000.443.2c0a0909.verdict.corral." {
 		t.Error(name)
 	}
 	for _, name := range []string{
@@ -70,7 +70,7 @@ func TestVerdictName(t *testing.T) {
 }
 
 func TestParseVerdict(t *testing.T) {
-	p := Probe{"tcp", 61000, netip.MustParseAddr("44.10.9.9"), 443}
+	p := Probe{Proto: "tcp", Source: 61000, Addr: netip.MustParseAddr("44.10.9.9"), Port: 443}
 	for _, v := range []Verdict{
 		{Seq: 7, Outcome: OutcomeRejected, Rule: "unlisted"},
 		{Seq: 1 << 40, Outcome: OutcomeAccepted},

@@ -14,8 +14,9 @@ import (
 // ErrLocked is a sandbox that another corral is busy with.
 var ErrLocked = errors.New("another corral is bringing it up, or looks after it")
 
-// Lock keeps other processes from bringing up the same sandbox, until the
-// result is called or this process ends. It does not wait.
+// Lock keeps other processes from bringing up the same sandbox, or from doing what is
+// named below it (SANDBOX/WORK), until the result is called or this process ends. It
+// does not wait.
 func Lock(home, sandbox string) (unlock func(), err error) {
 	dir := filepath.Join(home, sandbox)
 	if err := os.MkdirAll(dir, 0o700); err != nil {

@@ -14,6 +14,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -71,7 +72,13 @@ func (e *env) alone(probes spec.Probes, names string) []spec.Check {
 	for _, path := range []string{spec.GuestDir + "/bin/corral-verify", "/etc/resolv.conf", "/etc/hosts"} {
 		checks = append(checks, spec.Check{Name: "root-owned:" + path, Path: path})
 	}
-	checks = append(checks, spec.Check{Name: "gate-control-unreachable"})
+	checks = append(checks,
+		spec.Check{Name: "policy-inputs-absent", Paths: []string{spec.GateFile, filepath.Dir(spec.GateSocket)}},
+		spec.Check{Name: "gate-control-unreachable"},
+		spec.Check{Name: "uid-matches-host", Skip: "no plan says whose files it may own"},
+		spec.Check{Name: "mounts-only-declared", Skip: "the stack's own file says what is mounted, and nobody outside compares"},
+		spec.Check{Name: "secret-absent-elsewhere", Skip: "no plan says which variables are secrets"},
+		spec.Check{Name: "pids-limited", Skip: "no plan says how many processes it may have"})
 	hosts, err := e.written()
 	if err != nil {
 		checks = append(checks, spec.Check{Name: "resolves"}) // it tells why it cannot tell
@@ -161,9 +168,16 @@ func sends(c spec.Check) bool {
 	return false
 }
 
+// aloneSection is how events of a service that nobody planned call it.
+const aloneSection = "alone"
+
 // verifyAlone runs them all and reports, as lines or as JSON.
 func verifyAlone(ctx context.Context, args []string, e *env, stdout io.Writer) error {
 	asJSON := len(args) == 1 && args[0] == "--json"
+	if len(args) == 1 && isHelp(args[0]) {
+		_, err := fmt.Fprint(stdout, usage)
+		return err
+	}
 	if len(args) > 0 && !asJSON {
 		return exit.Invalidf("corral-verify alone [--json]", "alone takes no %q", args[0])
 	}
@@ -174,11 +188,13 @@ func verifyAlone(ctx context.Context, args []string, e *env, stdout io.Writer) e
 	e.aside = true
 	names, _ := e.chaos(ctx, spec.NamesName)
 	section := e.judge(ctx, append(e.alone(probes, strings.Join(names, "")), e.linkChecks(ctx)...))
+	section.Service = aloneSection
 	host, _ := os.Hostname()
 	tally, err := report.Tally{}, error(nil)
 	if asJSON {
-		tally, err = report.JSON(stdout, report.Header{Time: time.Now().UTC().Truncate(time.Second), Sandbox: host,
-			Versions: map[string]string{program: spec.Release()}}, []report.Section{section})
+		h := e.header(ctx)
+		h.Sandbox = host
+		tally, err = report.JSON(stdout, h, []report.Section{section})
 	} else {
 		tally, err = report.Text(stdout, []report.Section{section}, false)
 	}
@@ -189,6 +205,25 @@ func verifyAlone(ctx context.Context, args []string, e *env, stdout io.Writer) e
 		return exit.Status(exit.Failed)
 	}
 	return nil
+}
+
+// header says with what a proof was made, as far as the service's side knows: this
+// program, the kernel, and the gate by its own account.
+func (e *env) header(ctx context.Context) report.Header {
+	h := report.Header{Time: time.Now().UTC().Truncate(time.Second), Versions: map[string]string{program: spec.Release()}, Digests: map[string]string{}}
+	var name unix.Utsname
+	if err := unix.Uname(&name); err == nil {
+		h.Versions["kernel"] = unix.ByteSliceToString(name.Release[:])
+	}
+	for name, to := range map[string]func(string){
+		spec.ReleaseName:  func(text string) { h.Versions["gate"] = text },
+		spec.DocumentName: func(text string) { h.Digests["document"] = text },
+	} {
+		if texts, err := e.chaos(ctx, name); err == nil && len(texts) == 1 && texts[0] != "" {
+			to(texts[0])
+		}
+	}
+	return h
 }
 
 func probesOfEnvironment() (spec.Probes, error) {
@@ -251,7 +286,7 @@ func (e *env) judge(ctx context.Context, checks []spec.Check) report.Section {
 		for _, p := range ev.Probes {
 			verdicts = append(verdicts, e.verdicts(ctx, p, mark)...)
 		}
-		section.Events[i] = report.Join(checks[i], ev, verdicts)
+		section.Events[i] = report.Join(checks[i], ev, verdicts, nil)
 	}
 	return section
 }

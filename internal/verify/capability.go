@@ -12,10 +12,24 @@ import (
 	"github.com/corral-sandbox/corral/internal/spec"
 )
 
-// noCapabilities: all five sets are empty in this process, in PID 1 and in
-// every visible process of the same user. With Names, those are in no set of
-// any visible process.
-func noCapabilities(_ context.Context, c spec.Check, e *env) finding {
+// noCapabilities: all five sets are empty in every visible process, whoever's it is.
+// With Names, those are in no set of any.
+func noCapabilities(ctx context.Context, c spec.Check, e *env) finding {
+	if len(c.Names) > 0 {
+		return e.withoutRights(c.Names)
+	}
+	return e.everyProcess(ctx, func(p process) string {
+		for i, set := range p.caps {
+			if set != 0 {
+				return fmt.Sprintf("has %s %x", capSets[i], set)
+			}
+		}
+		return ""
+	})
+}
+
+// withoutRights: no visible process has any of these, or can come to have it.
+func (e *env) withoutRights(names []string) finding {
 	self, first, err := e.selfAndFirst()
 	if err != nil {
 		return untold("%v", err)
@@ -25,21 +39,10 @@ func noCapabilities(_ context.Context, c spec.Check, e *env) finding {
 		return untold("%v", err)
 	}
 	for _, p := range append([]process{self, first}, all...) {
-		if len(c.Names) > 0 {
-			if held, err := holds(p, c.Names); err != nil {
-				return untold("%v", err)
-			} else if held != "" {
-				return failed("%v has %s: `cap_drop: [ALL]` in compose.yaml takes it away", p, held)
-			}
-			continue
-		}
-		if p.uids[1] != self.uids[1] && p.pid != first.pid {
-			continue
-		}
-		for i, set := range p.caps {
-			if set != 0 {
-				return failed("%v has %s %x", p, capSets[i], set)
-			}
+		if held, err := holds(p, names); err != nil {
+			return untold("%v", err)
+		} else if held != "" {
+			return failed("%v has %s: `cap_drop: [ALL]` in compose.yaml takes it away", p, held)
 		}
 	}
 	return ok()
@@ -71,40 +74,27 @@ func holds(p process, names []string) (string, error) {
 	return strings.Join(held, ", "), nil
 }
 
-// noNewPrivs: set in this process and in PID 1.
-func noNewPrivs(_ context.Context, _ spec.Check, e *env) finding {
-	return everyOne(e, func(s status) string {
+// noNewPrivs: set in every process here; aside, in this one and in the first.
+func noNewPrivs(ctx context.Context, _ spec.Check, e *env) finding {
+	return e.everyProcess(ctx, func(p process) string {
 		switch {
-		case s.noNewPrivs != 1 && e.aside:
+		case p.noNewPrivs != 1 && e.aside:
 			return "may gain privileges: `security_opt: [no-new-privileges]` in compose.yaml forbids it"
-		case s.noNewPrivs != 1:
+		case p.noNewPrivs != 1:
 			return "may gain privileges"
 		}
 		return ""
 	})
 }
 
-// seccompOn: this process and PID 1 run under a filter.
-func seccompOn(_ context.Context, _ spec.Check, e *env) finding {
-	return everyOne(e, func(s status) string {
-		if s.seccomp != 2 {
-			return fmt.Sprintf("runs without a filter (Seccomp: %d)", s.seccomp)
+// seccompOn: every process here runs under a filter; aside, this one and the first.
+func seccompOn(ctx context.Context, _ spec.Check, e *env) finding {
+	return e.everyProcess(ctx, func(p process) string {
+		if p.seccomp != 2 {
+			return fmt.Sprintf("runs without a filter (Seccomp: %d)", p.seccomp)
 		}
 		return ""
 	})
-}
-
-func everyOne(e *env, complaint func(status) string) finding {
-	self, first, err := e.selfAndFirst()
-	if err != nil {
-		return untold("%v", err)
-	}
-	for _, p := range []process{self, first} {
-		if s := complaint(p.status); s != "" {
-			return failed("%v %s", p, s)
-		}
-	}
-	return ok()
 }
 
 // iptablesRefused: the kernel lets this user neither ask nor change the packet

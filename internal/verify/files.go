@@ -1,18 +1,24 @@
 package verify
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/corral-sandbox/corral/internal/mountinfo"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
 
@@ -32,8 +38,9 @@ func absent(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, fs.ErrPermission)
 }
 
-// noDockerSocket: nothing at the path, and no socket of that name mounted or
-// bound anywhere. (A mounted socket lists as a regular file: only lstat tells.)
+// noDockerSocket: nothing at the path, no socket of that name mounted or bound
+// anywhere, and none of any engine that answers in what is mounted. (A mounted socket
+// lists as a regular file: only lstat tells.) A detail says if not all was looked at.
 func noDockerSocket(_ context.Context, c spec.Check, e *env) finding {
 	p := subject(c)
 	if !path.IsAbs(p) {
@@ -51,8 +58,8 @@ func noDockerSocket(_ context.Context, c spec.Check, e *env) finding {
 	}
 	name := path.Base(p)
 	for _, m := range mounts {
-		if path.Base(m.target) == name || path.Base(m.root) == name {
-			return failed("%s is mounted at %s", m.root, m.target)
+		if path.Base(m.Target) == name || path.Base(m.Root) == name {
+			return failed("%s is mounted at %s", m.Root, m.Target)
 		}
 	}
 	sockets, err := e.unixSockets()
@@ -64,7 +71,208 @@ func noDockerSocket(_ context.Context, c spec.Check, e *env) finding {
 			return failed("a socket named %s", s.path)
 		}
 	}
-	return ok()
+	seen := e.live()
+	switch {
+	case len(seen.live) > 0:
+		return failed("%s: an engine's socket, and it answers", list(shorts(seen.live)))
+	case seen.shut != "":
+		return untold("%s is this user's, and closed to it, who may open it again: what is there is not seen", short(seen.shut))
+	case seen.err != nil:
+		return untold("%v", seen.err)
+	}
+	f := ok()
+	if !seen.all {
+		f.detail = fmt.Sprintf("not everything in the mounts was looked at: after %d names, or %v, no more is", socketsAmong, socketsWithin)
+	}
+	return f
+}
+
+// What is mounted is looked through for sockets from the top, so far: a project may
+// hold any number of files.
+const (
+	socketsAmong  = 20_000
+	socketsWithin = time.Second
+)
+
+// engineNames are what the sockets of engines are called. Whoever speaks to one is root.
+var engineNames = []string{"docker.sock", "containerd.sock", "podman.sock", "buildkitd.sock", "crio.sock"}
+
+// mountedSockets is what a look through the mounts found.
+type mountedSockets struct {
+	live []string // engines' sockets that answer
+	shut string   // a directory or a socket that is closed to its owner, this user
+	err  error    // of a look that failed otherwise
+	all  bool     // everything was looked at
+}
+
+// engineSockets are the sockets in the mounts that are not the engine's own, and that
+// take a connection: those called as those of engines are, and whatever else an engine
+// answers at, since who may write there can call one otherwise.
+func (e *env) engineSockets() mountedSockets {
+	mounts, err := e.mounts()
+	if err != nil {
+		return mountedSockets{err: err}
+	}
+	var dirs []string
+	own := mountinfo.Engines(mounts)
+	for _, m := range mounts {
+		if m.Target != spec.GuestDir && !own(m) && !slices.Contains(dirs, m.Target) {
+			dirs = append(dirs, m.Target)
+		}
+	}
+	mountpoints := slices.Clone(dirs)
+	until := time.Now().Add(socketsWithin)
+	names := 0
+	seen := mountedSockets{all: true}
+	for ; len(dirs) > 0; dirs = dirs[1:] {
+		d, err := os.OpenFile(e.path(dirs[0]), os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+		if err != nil {
+			if !errors.Is(err, unix.ENOTDIR) || !slices.Contains(mountpoints, dirs[0]) { // a file is mounted too
+				seen.unseen(dirs[0], e.path(dirs[0]), err)
+			}
+			continue
+		}
+		for {
+			entries, err := d.ReadDir(256)
+			for _, entry := range entries {
+				p := path.Join(dirs[0], entry.Name())
+				if names++; names > socketsAmong || time.Now().After(until) {
+					d.Close()
+					seen.all = false
+					return seen
+				}
+				switch {
+				case entry.IsDir() && !slices.Contains(mountpoints, p):
+					dirs = append(dirs, p)
+				case entry.Type()&fs.ModeSocket != 0:
+					seen.socket(d, p, until)
+				}
+			}
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				seen.err = err
+				break
+			}
+		}
+		d.Close()
+	}
+	return seen
+}
+
+// unseen judges a directory that cannot be opened. One that has gone may have another
+// name by now.
+func (seen *mountedSockets) unseen(p, real string, err error) {
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		switch fi, err := os.Lstat(real); {
+		case err == nil && ownedBy(fi, os.Getuid()):
+			seen.shut = p
+		case err != nil, access(real, unix.X_OK) == nil: // names in there can be known
+			seen.all = false
+		}
+	case errors.Is(err, unix.ENAMETOOLONG): // nobody's work is that deep
+		seen.err = fmt.Errorf("%s: its path is too long to look there", short(p))
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP):
+		seen.all = false
+	default:
+		seen.err = err
+	}
+}
+
+// socket judges one of a directory.
+func (seen *mountedSockets) socket(dir *os.File, p string, until time.Time) {
+	name := path.Base(p)
+	fd, err := unix.Openat(int(dir.Fd()), name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		seen.all = seen.all && errors.Is(err, fs.ErrNotExist)
+		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) {
+			seen.err = err
+		}
+		return
+	}
+	defer unix.Close(fd)
+	named := slices.Contains(engineNames, name)
+	conn, err := connectTo(fd)
+	switch {
+	case err == nil && (named || engineAnswers(conn, until)), named && errors.Is(err, unix.EAGAIN):
+		seen.live = append(seen.live, p)
+	case errors.Is(err, unix.EACCES):
+		var st unix.Stat_t
+		if unix.Fstat(fd, &st) != nil || int(st.Uid) == os.Getuid() {
+			seen.shut = p
+		}
+	case errors.Is(err, unix.EAGAIN): // it takes no more just now
+		seen.all = false
+	case err == nil, errors.Is(err, unix.ECONNREFUSED), errors.Is(err, unix.EPROTOTYPE): // nobody, or nobody who speaks in streams
+	default:
+		seen.err = err
+	}
+	if conn != nil {
+		conn.Close()
+	}
+}
+
+// connectTo connects to a socket by its descriptor, whatever it is called.
+func connectTo(fd int) (*os.File, error) {
+	s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Connect(s, &unix.SockaddrUnix{Name: fmt.Sprintf("/proc/self/fd/%d", fd)}); err != nil {
+		unix.Close(s)
+		return nil, err
+	}
+	return os.NewFile(uintptr(s), "socket"), nil
+}
+
+// pingWithin is how long an engine has to answer who is asked for nothing but that.
+const pingWithin = 200 * time.Millisecond
+
+// engineAnswers says whether who listens answers as an engine does.
+func engineAnswers(conn *os.File, until time.Time) bool {
+	late := time.Now().Add(pingWithin)
+	if late.After(until) {
+		late = until
+	}
+	if conn.SetDeadline(late) != nil {
+		return true // nobody knows
+	}
+	if _, err := io.WriteString(conn, "GET /_ping HTTP/1.1\r\nHost: engine\r\nConnection: close\r\n\r\n"); err != nil {
+		return false
+	}
+	said, _ := io.ReadAll(io.LimitReader(conn, 4096))
+	head, _, _ := bytes.Cut(said, []byte("\r\n\r\n"))
+	return engineSays.Match(head)
+}
+
+// shortPath is as much of a path as a person reads; who makes directories can make
+// them longer.
+const shortPath = 160
+
+func short(p string) string {
+	if len(p) <= shortPath {
+		return p
+	}
+	return p[:shortPath/2] + "…" + p[len(p)-shortPath/2:]
+}
+
+func shorts(paths []string) []string {
+	out := make([]string, len(paths))
+	for i, p := range paths {
+		out[i] = short(p)
+	}
+	return out
+}
+
+// engineSays is in the head of what Docker, or Podman for it, answers to anybody.
+var engineSays = regexp.MustCompile(`(?im)^(api-version|docker-experimental|libpod-api-version):|^server: (docker|libpod)`)
+
+// ownedBy is whose a file is.
+func ownedBy(fi fs.FileInfo, uid int) bool {
+	st, known := fi.Sys().(*syscall.Stat_t)
+	return known && int(st.Uid) == uid
 }
 
 // noCredentialDir: NAME (after the colon) is neither in $HOME nor in the
@@ -94,7 +302,7 @@ func noCredentialDir(_ context.Context, c spec.Check, e *env) finding {
 
 // declares says whether a mount is declared at p, or below it.
 func declares(mounts []spec.Mount, p string) bool {
-	return slices.ContainsFunc(mounts, func(m spec.Mount) bool { return within(path.Clean(m.Target), p) })
+	return slices.ContainsFunc(mounts, func(m spec.Mount) bool { return mountinfo.Within(path.Clean(m.Target), p) })
 }
 
 // hides says whether a directory on the way to p is this user's: who owns it
@@ -124,7 +332,7 @@ func (e *env) selfMade(p string, fi fs.FileInfo) bool {
 		return false
 	}
 	for _, m := range holding(mounts, p) {
-		if m.target != "/" {
+		if m.Target != "/" {
 			return false
 		}
 	}
@@ -138,10 +346,18 @@ func rwWritable(_ context.Context, c spec.Check, e *env) finding {
 	if !path.IsAbs(p) {
 		return untold("no path")
 	}
-	if err := writable(e.path(p)); err != nil {
-		return failed("%s: %v", p, err)
+	err := writable(e.path(p))
+	switch {
+	case err == nil:
+		return ok()
+	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOMEM):
+		return untold("%v", err)
+	case errors.Is(err, unix.EACCES):
+		if fi, statErr := os.Lstat(e.path(p)); statErr == nil && ownedBy(fi, os.Getuid()) {
+			return failed("its owner, this user, may not write it: its mode is %04o, chmod u+rwx", fi.Mode().Perm())
+		}
 	}
-	return ok()
+	return failed("%v", cause(err))
 }
 
 // roUnwritable: the mount that holds the path and every mount below it are
@@ -159,14 +375,14 @@ func roUnwritable(_ context.Context, c spec.Check, e *env) finding {
 		return untold("%v", err)
 	}
 	for _, m := range holding(mounts, p) {
-		if !m.has("ro") {
-			return failed("%s is mounted writable", m.target)
+		if !m.Has("ro") {
+			return failed("%s is mounted writable", m.Target)
 		}
-		switch err := writable(e.path(m.below(p))); {
+		switch err := writable(e.path(below(m, p))); {
 		case err == nil:
-			return failed("%s can be written", m.below(p))
+			return failed("%s can be written", below(m, p))
 		case !errors.Is(err, unix.EROFS) && !refused(err):
-			return untold("%s: %v", m.below(p), err)
+			return untold("%s: %v", below(m, p), err)
 		}
 	}
 	return ok()
@@ -203,10 +419,15 @@ func rootOwned(ctx context.Context, c spec.Check, e *env) finding {
 			}
 		}
 	}
+	// Who can read this program can trace it from its first instruction, before it
+	// forbids that: what it says would be the agent's word.
+	if p == spec.GuestDir+"/bin/corral-verify" && access(real, unix.R_OK) == nil {
+		return failed("%s can be read, so that whoever runs it may trace it", p)
+	}
 	found := ok()
 	err = filepath.WalkDir(real, func(file string, _ fs.DirEntry, err error) error {
-		if err != nil && !errors.Is(err, fs.ErrPermission) {
-			return err
+		if err != nil && (!errors.Is(err, fs.ErrPermission) || access(file, unix.X_OK) == nil) {
+			return err // one that may be entered and not listed: names in it can be guessed
 		}
 		if s := notRoots(file); s != "" {
 			found = failed("%s %s", strings.TrimPrefix(file, e.root), s)

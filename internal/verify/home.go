@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/corral-sandbox/corral/internal/mountinfo"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
 
@@ -61,7 +62,7 @@ func hostHomeOnlyMounts(ctx context.Context, c spec.Check, e *env) finding {
 type tour struct {
 	ctx      context.Context
 	e        *env
-	mounts   []mount
+	mounts   []mountinfo.Mount
 	uid      uint32
 	declared []string
 	left     int // entries that may still be looked at
@@ -73,11 +74,11 @@ func (t *tour) home(home string) error {
 		return nil // what is mounted anywhere is mountsOnlyDeclared's
 	}
 	for _, m := range t.mounts {
-		if within(m.target, home) && !slices.Contains(t.declared, m.target) {
-			t.found = append(t.found, m.target+" is mounted")
+		if mountinfo.Within(m.Target, home) && !slices.Contains(t.declared, m.Target) {
+			t.found = append(t.found, m.Target+" is mounted")
 		}
 	}
-	if home == "/root" || within(home, t.e.home) || t.granted(home) {
+	if home == "/root" || mountinfo.Within(home, t.e.home) || t.granted(home) {
 		return nil
 	}
 	switch fi, err := os.Lstat(t.e.path(home)); {
@@ -131,12 +132,12 @@ func (t *tour) directory(dir string) error {
 
 // granted says whether a path lies in what is declared.
 func (t *tour) granted(p string) bool {
-	return slices.ContainsFunc(t.declared, func(d string) bool { return within(p, d) })
+	return slices.ContainsFunc(t.declared, func(d string) bool { return mountinfo.Within(p, d) })
 }
 
 // leads says whether something declared, or $HOME, lies below a path.
 func (t *tour) leads(p string) bool {
-	return within(t.e.home, p) || slices.ContainsFunc(t.declared, func(d string) bool { return within(d, p) })
+	return mountinfo.Within(t.e.home, p) || slices.ContainsFunc(t.declared, func(d string) bool { return mountinfo.Within(d, p) })
 }
 
 // selfMade says whether a file is this user's and lies in nothing of the host's.
@@ -148,5 +149,5 @@ func (t *tour) selfMade(p string) bool {
 	if st, known := fi.Sys().(*syscall.Stat_t); !known || st.Uid != t.uid {
 		return false
 	}
-	return !slices.ContainsFunc(holding(t.mounts, p), func(m mount) bool { return m.target != "/" && m.target != "/tmp" })
+	return !slices.ContainsFunc(holding(t.mounts, p), func(m mountinfo.Mount) bool { return m.Target != "/" && m.Target != "/tmp" })
 }

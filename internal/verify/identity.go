@@ -3,6 +3,7 @@ package verify
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -15,26 +16,21 @@ import (
 	"github.com/corral-sandbox/corral/internal/spec"
 )
 
-// nonRoot: neither this process nor PID 1 has uid 0 in any of its four uids, nor
-// that of a gate's worker, whom rules let out; and this one is no carrier. Aside,
-// userNotTheGates tells the latter.
-func nonRoot(_ context.Context, _ spec.Check, e *env) finding {
-	self, first, err := e.selfAndFirst()
-	if err != nil {
-		return untold("%v", err)
-	}
-	for _, p := range []process{self, first} {
-		if slices.Contains(p.uids[:], 0) {
-			if e.aside {
-				return failed("%v runs as root: `user: \"1000:1000\"`, say, in compose.yaml", p)
-			}
-			return failed("%v runs as root", p)
+// nonRoot: no process here has uid 0 in any of its four uids, nor that of a gate's
+// worker, whom rules let out; and none but the first is a carrier. Aside, this one and
+// the first are looked at, and userNotTheGates tells the latter.
+func nonRoot(ctx context.Context, _ spec.Check, e *env) finding {
+	return e.everyProcess(ctx, func(p process) string {
+		switch {
+		case slices.Contains(p.uids[:], 0) && e.aside:
+			return "runs as root: `user: \"1000:1000\"`, say, in compose.yaml"
+		case slices.Contains(p.uids[:], 0):
+			return "runs as root"
+		case !e.aside && (slices.Contains(p.uids[:], spec.WorkerUID) || p.pid != "1" && slices.Contains(p.uids[:], spec.CarrierUID)):
+			return fmt.Sprintf("runs as a user of the gate's own: uids %v", p.uids)
 		}
-		if !e.aside && (slices.Contains(p.uids[:], spec.WorkerUID) || p.pid != "1" && slices.Contains(p.uids[:], spec.CarrierUID)) {
-			return failed("%v runs as a user of the gate's own: uids %v", p, p.uids)
-		}
-	}
-	return ok()
+		return ""
+	})
 }
 
 // userNotTheGates: neither this process nor PID 1 has the uid of a gate's worker,
@@ -54,33 +50,29 @@ func userNotTheGates(_ context.Context, _ spec.Check, e *env) finding {
 	return ok()
 }
 
-// uidMatchesHost: this process has exactly UID and GID and no other group, and
-// PID 1 has the same (or is a namespace holder).
-func uidMatchesHost(_ context.Context, c spec.Check, e *env) finding {
+// uidMatchesHost: every process here has exactly UID and GID and no other group;
+// the first may be a namespace holder.
+func uidMatchesHost(ctx context.Context, c spec.Check, e *env) finding {
 	if c.UID == 0 || c.GID == 0 {
 		return untold("the plan names no user: %d:%d", c.UID, c.GID)
 	}
-	self, first, err := e.selfAndFirst()
-	if err != nil {
-		return untold("%v", err)
-	}
-	for _, p := range []process{self, first} {
+	return e.everyProcess(ctx, func(p process) string {
 		if p.pid == "1" && p.uids == [4]uint32{spec.CarrierUID, spec.CarrierUID, spec.CarrierUID, spec.CarrierUID} {
-			continue
+			return ""
 		}
 		if p.uids != [4]uint32{c.UID, c.UID, c.UID, c.UID} {
-			return failed("%v has uids %v, not %d", p, p.uids, c.UID)
+			return fmt.Sprintf("has uids %v, not %d", p.uids, c.UID)
 		}
 		if p.gids != [4]uint32{c.GID, c.GID, c.GID, c.GID} {
-			return failed("%v has gids %v, not %d", p, p.gids, c.GID)
+			return fmt.Sprintf("has gids %v, not %d", p.gids, c.GID)
 		}
 		for _, g := range p.groups {
 			if g != c.GID {
-				return failed("%v is in group %d", p, g)
+				return fmt.Sprintf("is in group %d", g)
 			}
 		}
-	}
-	return ok()
+		return ""
+	})
 }
 
 // noSudo: no sudo, doas or pkexec, and on the root file system (mounts aside)
@@ -101,6 +93,9 @@ func noSudo(ctx context.Context, _ spec.Check, e *env) finding {
 	}
 	found, err := setuidFiles(ctx, e.path("/"), root.Dev)
 	if err != nil {
+		if over := (*fs.PathError)(nil); errors.As(err, &over) { // however long the agent made it
+			over.Path = short("/" + strings.TrimLeft(strings.TrimPrefix(over.Path, e.root), "/"))
+		}
 		return untold("%v", err)
 	}
 	if len(found) > 0 {
@@ -114,10 +109,13 @@ func noSudo(ctx context.Context, _ spec.Check, e *env) finding {
 
 // setuidFiles lists the set-user-ID files below dir that this user may run and
 // that belong to another, without crossing into other file systems. A directory
-// that may be entered but not listed is an error: names in it can be guessed.
+// that may be entered but not listed is an error: names in it can be guessed. One of
+// this user's own that it closed, or that lies deeper than a path can name, holds what
+// it put there itself: nobody's program but its own, where links to others' are refused.
 func setuidFiles(ctx context.Context, dir string, dev uint64) ([]string, error) {
 	const parallel = 8 // an image may hold 100,000 files that nobody looked at yet
-	w := walk{ctx: ctx, dev: dev, slots: make(chan struct{}, parallel)}
+	links, _ := os.ReadFile("/proc/sys/fs/protected_hardlinks")
+	w := walk{ctx: ctx, dev: dev, slots: make(chan struct{}, parallel), linksRefused: strings.TrimSpace(string(links)) == "1"}
 	w.directory(dir)
 	w.wg.Wait()
 	slices.Sort(w.found)
@@ -129,6 +127,8 @@ type walk struct {
 	dev   uint64
 	slots chan struct{}
 	wg    sync.WaitGroup
+	// linksRefused is the kernel's setting that nobody links to what another owns.
+	linksRefused bool
 
 	mu    sync.Mutex
 	found []string
@@ -168,7 +168,7 @@ func (w *walk) directory(dir string) {
 func (w *walk) files(dir string) ([]string, error) {
 	d, err := os.Open(dir)
 	if err != nil {
-		if errors.Is(err, fs.ErrPermission) && access(dir, unix.X_OK) != nil || errors.Is(err, fs.ErrNotExist) {
+		if errors.Is(err, fs.ErrPermission) && access(dir, unix.X_OK) != nil || errors.Is(err, fs.ErrNotExist) || w.linksRefused && buried(dir, err) {
 			return nil, nil
 		}
 		return nil, err
@@ -203,6 +203,21 @@ func (w *walk) files(dir string) ([]string, error) {
 		}
 	}
 	return below, nil
+}
+
+// buried says whether a directory that could not be opened is this user's own and
+// closed, or so deep in its own directories that no path names it.
+func buried(dir string, err error) bool {
+	if !errors.Is(err, fs.ErrPermission) && !errors.Is(err, unix.ENAMETOOLONG) {
+		return false
+	}
+	var st unix.Stat_t
+	err = unix.Lstat(dir, &st)
+	for errors.Is(err, unix.ENAMETOOLONG) && dir != "/" {
+		dir = filepath.Dir(dir)
+		err = unix.Lstat(dir, &st)
+	}
+	return err == nil && int(st.Uid) == os.Getuid()
 }
 
 // access asks whether this user may, with its effective rights, as a write or

@@ -1,10 +1,16 @@
 package verify
 
 import (
+	"errors"
+	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/corral-sandbox/corral/internal/spec"
+	"github.com/corral-sandbox/corral/internal/testenv"
 )
 
 func TestIdentity(t *testing.T) {
@@ -53,14 +59,113 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
-func TestNoCapabilitiesInOtherProcesses(t *testing.T) {
+// Whoever is visible is looked at: what joined the sandbox's processes has another
+// user, no filter, or rights. What has ended has none.
+func TestEveryProcess(t *testing.T) {
 	agent := statusFile(1000, 1000, "", noCaps, 1, 2)
-	files := map[string]string{"/proc/self/status": agent, "/proc/1/status": agent, "/proc/7/status": statusFile(33, 33, "", "0000000000000001", 1, 2), "/proc/sys/x": ""}
-	want(t, tree(t, files), spec.Check{Name: "no-capabilities"}, spec.OK, "") // another user's
-	files["/proc/9/status"] = statusFile(1000, 1000, "", "0000000000000001", 1, 2)
-	want(t, tree(t, files), spec.Check{Name: "no-capabilities"}, spec.Failed, "process 9")
-	files["/proc/9/status"] = "rubbish"
+	kinds := []string{"non-root", "uid-matches-host", "no-capabilities", "no-new-privs", "seccomp-on"}
+	for _, tt := range []struct {
+		name, other string
+		red         []string
+	}{
+		{"one more of the agent's", agent, nil},
+		{"no filter and no bounds", statusFile(1000, 1000, "", noCaps, 0, 0), []string{"no-new-privs", "seccomp-on"}},
+		{"root without rights", statusFile(0, 0, "", noCaps, 1, 2), []string{"non-root", "uid-matches-host"}},
+		{"another user's", statusFile(33, 1000, "", noCaps, 1, 2), []string{"uid-matches-host"}},
+		{"in a group", statusFile(1000, 1000, "1000 999", noCaps, 1, 2), []string{"uid-matches-host"}},
+		{"a right of another user's", statusFile(33, 33, "", "0000000000000001", 1, 2), []string{"uid-matches-host", "no-capabilities"}},
+		{"a worker", statusFile(spec.WorkerUID, 1000, "", noCaps, 1, 2), []string{"non-root", "uid-matches-host"}},
+		{"a carrier that is not the first", statusFile(spec.CarrierUID, 1000, "", noCaps, 1, 2), []string{"non-root", "uid-matches-host"}},
+		{"root's, and ended", "State:\tZ (zombie)\n" + statusFile(0, 0, "", "00000000a80425fb", 0, 0), nil},
+	} {
+		files := map[string]string{"/proc/self/status": agent, "/proc/1/status": agent, "/proc/9/status": tt.other, "/proc/sys/x": ""}
+		for _, kind := range kinds {
+			c := spec.Check{Name: kind, UID: 1000, GID: 1000}
+			if slices.Contains(tt.red, kind) {
+				want(t, tree(t, files), c, spec.Failed, "process 9 (agent) ")
+			} else {
+				want(t, tree(t, files), c, spec.OK, "")
+			}
+		}
+		e := tree(t, files)
+		e.aside = true // who else is there is the stack's own
+		want(t, e, spec.Check{Name: "seccomp-on"}, spec.OK, "")
+	}
+	files := map[string]string{"/proc/self/status": agent, "/proc/1/status": agent, "/proc/9/status": "rubbish"}
 	want(t, tree(t, files), spec.Check{Name: "no-capabilities"}, spec.Untold, "/proc/9")
+}
+
+// A program that the engine starts here is root's for a moment. What stays is told,
+// and so is what never does.
+func TestLasting(t *testing.T) {
+	e := tree(t, nil)
+	wrong := func(names ...string) map[string]finding {
+		all := map[string]finding{}
+		for _, n := range names {
+			all[n] = failed("%s", n)
+		}
+		return all
+	}
+	for _, tt := range []struct {
+		name   string
+		look   func(n int) map[string]finding
+		result spec.Result
+		detail string
+	}{
+		{"nothing", func(int) map[string]finding { return nil }, spec.OK, ""},
+		{"passing", func(n int) map[string]finding {
+			if n < lookEvery {
+				return wrong("a")
+			}
+			return nil
+		}, spec.OK, ""},
+		{"staying", func(int) map[string]finding { return wrong("a") }, spec.Failed, "a"},
+		{"staying beside what passes", func(n int) map[string]finding { return wrong("b", fmt.Sprint("a", n)) }, spec.Failed, "b"},
+		{"come after the first look", func(n int) map[string]finding {
+			if n == 0 {
+				return wrong("a")
+			}
+			return wrong("b")
+		}, spec.Failed, "b"},
+		{"ever others", func(n int) map[string]finding { return wrong(fmt.Sprint("a", n)) }, spec.Untold, "too fast"},
+	} {
+		n := -1
+		got := e.lasting(t.Context(), func() (map[string]finding, error) { n++; return tt.look(n), nil })
+		if got.result != tt.result || !strings.Contains(got.detail, tt.detail) {
+			t.Errorf("%s: %+v", tt.name, got)
+		}
+	}
+}
+
+// What an ordinary user closes or buries of its own stands in nobody's way; of
+// somebody else's, names can be guessed.
+func TestNoSudoAmongOwnDirectories(t *testing.T) {
+	testenv.Require(t, "netns") // root
+	e := tree(t, map[string]string{"/usr/bin/ls": "", "/var/mine/": "", "/var/theirs/": ""})
+	for dir := e.root; dir != "/tmp" && dir != "/"; dir = filepath.Dir(dir) {
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chown(e.path("/var/mine"), ordinary, ordinary); err != nil {
+		t.Fatal(err)
+	}
+	bury(t, e.path("/var/mine"), "", ordinary)
+	for _, tt := range []struct {
+		mine, theirs os.FileMode
+		result       string
+	}{
+		{0o755, 0o755, `"ok" ""`},
+		{0o111, 0o755, `"ok" ""`},
+		{0o755, 0o711, `"" "open /var/theirs: permission denied"`},
+	} {
+		if err := errors.Join(os.Chmod(e.path("/var/mine"), tt.mine), os.Chmod(e.path("/var/theirs"), tt.theirs)); err != nil {
+			t.Fatal(err)
+		}
+		if out := ordinarily(t, e, "no-sudo"); !strings.HasPrefix(out, tt.result) {
+			t.Errorf("%v %v: %s", tt.mine, tt.theirs, out)
+		}
+	}
 }
 
 func TestNoSudo(t *testing.T) {

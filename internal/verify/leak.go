@@ -41,8 +41,8 @@ var leakPlaces = []string{"/etc", "/opt", "/usr/local", "/run", "/var"}
 // secretAbsentElsewhere: the values of the environment variables Names are in
 // the command line of no process, and below leakPlaces in no file, and no
 // file's name, that is not this user's own, Mount aside: what lies there is the
-// host's. Values shorter than spec.SecretMin are not looked for; they are named.
-// No value is ever shown.
+// host's. Values that are spec.TooPlain are not looked for; they are named. No value
+// is ever shown.
 //
 // It cannot tell unless every name was seen and every file of up to
 // smallSearched was looked into. What else was left out is told: larger files,
@@ -59,19 +59,27 @@ func secretAbsentElsewhere(ctx context.Context, c spec.Check, e *env) finding {
 	for _, m := range c.Mount {
 		s.granted = append(s.granted, path.Clean(m.Target))
 	}
-	var short []string
+	var short, plain []string
 	for _, name := range c.Names {
-		switch value, found := os.LookupEnv(name); {
-		case !found:
+		value, found := os.LookupEnv(name)
+		if !found {
 			return untold("%s is not in the environment", name)
+		}
+		switch why := spec.TooPlain(value); {
 		case len(value) < spec.SecretMin:
 			short = append(short, name)
+		case why != "":
+			plain = append(plain, name+" ("+why+")")
 		default:
 			s.secrets = append(s.secrets, hidden{name, []byte(value)})
 		}
 	}
-	if len(s.secrets) == 0 {
+	switch {
+	case len(s.secrets) > 0:
+	case len(plain) == 0:
 		return untold("every value is shorter than %d bytes", spec.SecretMin)
+	default:
+		return untold("every value is too plain to be looked for, or shorter than %d bytes", spec.SecretMin)
 	}
 	// Of two that hold each other the longer one is hidden first.
 	slices.SortStableFunc(s.secrets, func(a, b hidden) int { return len(b.value) - len(a.value) })
@@ -86,11 +94,11 @@ func secretAbsentElsewhere(ctx context.Context, c spec.Check, e *env) finding {
 	s.places()
 	s.owned()
 	s.rest()
-	return s.outcome(short)
+	return s.outcome(short, plain)
 }
 
 // outcome is what a search that has ended proves.
-func (s *search) outcome(short []string) finding {
+func (s *search) outcome(short, plain []string) finding {
 	switch {
 	case len(s.found) > 0:
 		slices.Sort(s.found)
@@ -104,6 +112,9 @@ func (s *search) outcome(short []string) finding {
 	if len(short) > 0 {
 		left = append(left, fmt.Sprintf("not looked for, being shorter than %d bytes: %s", spec.SecretMin, strings.Join(short, ", ")))
 	}
+	if len(plain) > 0 {
+		left = append(left, "too plain to be looked for: "+strings.Join(plain, ", "))
+	}
 	if len(s.missed) > 0 {
 		left = append(left, fmt.Sprintf("%d files of %d KiB and more were not looked into, for want of time", len(s.missed), slices.Min(s.missed)>>10))
 	}
@@ -113,6 +124,9 @@ func (s *search) outcome(short []string) finding {
 	if len(s.closed) > 0 {
 		slices.Sort(s.closed)
 		left = append(left, "not looked into, since they may be entered and not listed: "+s.hide(list(s.closed)))
+	}
+	if s.deep {
+		left = append(left, "not looked into, being this user's own: directories deeper than a path can name")
 	}
 	if len(s.own) > 0 {
 		left = append(left, fmt.Sprintf("%d directories of this user's own were not looked into, for want of time", len(s.own)))
@@ -146,6 +160,7 @@ type search struct {
 	err    error
 	late   bool        // there was no time for all names and small files
 	own    []string    // directories of this user's own, to be looked at last
+	deep   bool        // directories of this user's own lie deeper than a path can name
 	closed []string    // may be entered and not listed
 	medium []candidate // to be looked into by size
 	missed []int64     // sizes of those for which there was no time
@@ -289,6 +304,9 @@ func (s *search) directory(dir string) {
 		return
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR): // it has gone
 		return
+	case errors.Is(err, unix.ENAMETOOLONG) && buried(dir, err):
+		s.locked(func() { s.deep = true })
+		return
 	case err != nil:
 		s.fail(err)
 		return
@@ -310,7 +328,7 @@ func (s *search) shut(dir string) {
 	case err != nil:
 		s.fail(&fs.PathError{Op: "lstat", Path: s.inside(dir), Err: err})
 	case st.Uid == s.uid:
-		s.fail(fmt.Errorf("%s is closed, and this user may open it", s.inside(dir)))
+		s.fail(fmt.Errorf("%s is closed, and this user, whose it is, may open it: chmod u+rx, or a new sandbox", short(s.hide(s.inside(dir)))))
 	case access(dir, unix.X_OK) == nil:
 		s.locked(func() { s.closed = append(s.closed, s.inside(dir)) })
 	}
@@ -325,6 +343,9 @@ func (s *search) entry(p string, d fs.DirEntry) {
 	fi, err := d.Info()
 	switch {
 	case errors.Is(err, fs.ErrNotExist): // it has gone
+		return
+	case errors.Is(err, unix.ENAMETOOLONG) && buried(p, err):
+		s.locked(func() { s.deep = true })
 		return
 	case errors.Is(err, fs.ErrPermission): // of its directory only the names can be seen
 		s.named(d.Name(), inside)

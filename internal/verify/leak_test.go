@@ -20,7 +20,7 @@ import (
 
 const (
 	leakToken = "s3cr\xffet-value"
-	leakOther = "another\x1bsecret"
+	leakOther = "another\x1bSecret"
 )
 
 func TestSecretAbsentElsewhere(t *testing.T) {
@@ -28,7 +28,9 @@ func TestSecretAbsentElsewhere(t *testing.T) {
 	t.Setenv("OTHER", leakOther)
 	t.Setenv("LONGER", "prefix-"+leakOther)
 	t.Setenv("SEVEN", "1234567")
-	t.Setenv("EIGHT", "12345678")
+	t.Setenv("EIGHT", "123456-A")
+	t.Setenv("DB_HOST", "localhost")
+	t.Setenv("MODE", "infinity")
 	t.Setenv("EMPTY", "")
 	token := []string{"TOKEN"}
 	big := strings.Repeat("x", largestSearched-len(leakToken))
@@ -59,7 +61,10 @@ func TestSecretAbsentElsewhere(t *testing.T) {
 		{"one in the other", []string{"OTHER", "LONGER"}, map[string]string{"/etc/prefix-" + leakOther: ""}, spec.Failed, "/etc/(LONGER)"},
 		{"both", []string{"TOKEN", "OTHER"}, map[string]string{"/etc/a": leakOther + leakToken}, spec.Failed, "the value of OTHER is in /etc/a, the value of TOKEN is in /etc/a"},
 		{"one is short", []string{"SEVEN", "EIGHT", "EMPTY"}, map[string]string{"/etc/a": "1234567"}, spec.OK, "not looked for, being shorter than 8 bytes: SEVEN, EMPTY"},
-		{"just long enough", []string{"EIGHT"}, map[string]string{"/etc/a": "123456789"}, spec.Failed, "EIGHT"},
+		{"just long enough", []string{"EIGHT"}, map[string]string{"/etc/a": "123456-A9"}, spec.Failed, "EIGHT"},
+		{"a word that stands in the engine's own files", []string{"TOKEN", "DB_HOST", "SEVEN"}, map[string]string{"/etc/hosts": "127.0.0.1 localhost"}, spec.OK, "not looked for, being shorter than 8 bytes: SEVEN; too plain to be looked for: DB_HOST (a plain word)"},
+		{"a leak beside such a word", []string{"DB_HOST", "TOKEN"}, map[string]string{"/etc/hosts": "127.0.0.1 localhost " + leakToken}, spec.Failed, "the value of TOKEN is in /etc/hosts"},
+		{"nothing but such words", []string{"DB_HOST", "MODE"}, nil, spec.Untold, "too plain"},
 		{"all are short", []string{"SEVEN"}, nil, spec.Untold, "every value is shorter than 8 bytes"},
 		{"one that is not there", []string{"TOKEN", "NONE_OF_THESE"}, nil, spec.Untold, "NONE_OF_THESE is not in the environment"},
 		{"none", nil, nil, spec.Untold, "no secrets were named"},
@@ -84,6 +89,14 @@ func TestSecretInOwnFile(t *testing.T) {
 	t.Setenv("TOKEN", leakToken)
 	e := tree(t, map[string]string{"/proc/self/status": statusFile(os.Getuid(), os.Getgid(), "", noCaps, 1, 2), "/var/tmp/" + leakToken: leakToken})
 	want(t, e, spec.Check{Name: "secret-absent-elsewhere", Names: []string{"TOKEN"}}, spec.OK, "")
+}
+
+// However deep the agent's own directories are, they stand in nobody's way.
+func TestSecretBelowOwnDeepDirectories(t *testing.T) {
+	t.Setenv("TOKEN", leakToken)
+	e := tree(t, map[string]string{"/proc/self/status": statusFile(os.Getuid(), os.Getgid(), "", noCaps, 1, 2), "/var/tmp/": "", "/etc/x": ""})
+	bury(t, e.path("/var/tmp"), "", os.Getuid())
+	want(t, e, spec.Check{Name: "secret-absent-elsewhere", Names: []string{"TOKEN"}}, spec.OK, "directories deeper than a path can name")
 }
 
 func TestSecretInLinkTarget(t *testing.T) {
@@ -160,7 +173,7 @@ func TestSearchWithoutTime(t *testing.T) {
 				}
 				part.run()
 			}
-			got := s.outcome(nil)
+			got := s.outcome(nil, nil)
 			if got.result != tt.result || !strings.Contains(got.detail, tt.detail) || tt.detail == "" && got.detail != "" {
 				t.Errorf("%+v", got)
 			}
@@ -179,7 +192,7 @@ func TestSearchOfOwnDirectoriesIsCutOff(t *testing.T) {
 	s.ctx = &endsAfter{Context: s.ctx, asked: 1}
 	s.owned()
 	end()
-	if got := s.outcome(nil); got.result != spec.OK || !strings.Contains(got.detail, "1 directories of this user's own") {
+	if got := s.outcome(nil, nil); got.result != spec.OK || !strings.Contains(got.detail, "1 directories of this user's own") {
 		t.Errorf("%+v", got)
 	}
 }
@@ -214,8 +227,8 @@ func TestSearchInClosedDirectories(t *testing.T) {
 		{"closed", 0o700, 0, spec.OK, ""},
 		{"open", 0o755, 0, spec.Failed, "the value of TOKEN is in /var/(TOKEN)/leak"},
 		{"another user's", 0o711, user + 1, spec.OK, "may be entered and not listed"},
-		{"own, closed", 0o000, user, spec.Untold, "this user may open it"},
-		{"own, may be entered", 0o311, user, spec.Untold, "this user may open it"},
+		{"own, closed", 0o000, user, spec.Untold, "may open it"},
+		{"own, may be entered", 0o311, user, spec.Untold, "may open it"},
 		{"own, open", 0o700, user, spec.Failed, "/leak"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -248,7 +261,7 @@ func TestSearchInClosedDirectories(t *testing.T) {
 				t.Errorf("of names: %q", s.found)
 			}
 			s.found = slices.DeleteFunc(s.found, inName)
-			if got := s.outcome(nil); got.result != tt.result || !strings.Contains(got.detail, tt.detail) || tt.detail == "" && got.detail != "" {
+			if got := s.outcome(nil, nil); got.result != tt.result || !strings.Contains(got.detail, tt.detail) || tt.detail == "" && got.detail != "" {
 				t.Errorf("%+v", got)
 			}
 		})
@@ -277,7 +290,7 @@ func TestSearchOfNamesAlone(t *testing.T) {
 		s.places()
 	}()
 	<-done
-	if got := s.outcome(nil); got.result != spec.Failed || !strings.Contains(got.detail, "the name or the target of /var/plain/(TOKEN)") {
+	if got := s.outcome(nil, nil); got.result != spec.Failed || !strings.Contains(got.detail, "the name or the target of /var/plain/(TOKEN)") {
 		t.Errorf("%+v", got)
 	}
 }

@@ -2,9 +2,12 @@ package verify
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/corral-sandbox/corral/internal/spec"
 )
@@ -14,6 +17,54 @@ import (
 func pidsLimited(_ context.Context, c spec.Check, e *env) finding {
 	text, from := e.cgroup("pids", "pids.max", "pids.max")
 	return within64(c, text, from)
+}
+
+// crowded says, after a colon, that there may be no process or thread more here;
+// empty if there may, or nobody knows.
+func (e *env) crowded() string {
+	most, _ := e.cgroup("pids", "pids.max", "pids.max")
+	now, _ := e.cgroup("pids", "pids.current", "pids.current")
+	n, err1 := strconv.ParseInt(now, 10, 64)
+	m, err2 := strconv.ParseInt(most, 10, 64)
+	if err1 != nil || err2 != nil || n < m {
+		return ""
+	}
+	return fmt.Sprintf(": there are as many processes and threads as there may be, %d", m)
+}
+
+// resources are the limits of this process itself: its own user may lower them, and
+// what then fails says nothing about the fence.
+type resources map[int]unix.Rlimit
+
+// limited are the kinds that what a check does may run into.
+var limited = map[int]string{unix.RLIMIT_NOFILE: "open files", unix.RLIMIT_NPROC: "processes", unix.RLIMIT_AS: "memory", unix.RLIMIT_DATA: "memory",
+	unix.RLIMIT_STACK: "stack", unix.RLIMIT_FSIZE: "file sizes", unix.RLIMIT_CPU: "processor time", unix.RLIMIT_MEMLOCK: "locked memory"}
+
+func ownResources() (resources, error) {
+	r := resources{}
+	for kind := range limited {
+		var l unix.Rlimit
+		if err := unix.Getrlimit(kind, &l); err != nil {
+			return nil, err
+		}
+		r[kind] = l
+	}
+	return r, nil
+}
+
+// lowered says which of the limits is lower than it was, empty for none. Nobody
+// without rights raises one again that was lowered altogether.
+func (r resources) lowered() string {
+	now, err := ownResources()
+	if err != nil {
+		return err.Error()
+	}
+	for kind, was := range r {
+		if l := now[kind]; l.Max < was.Max || l.Cur < was.Cur {
+			return fmt.Sprintf("this checker's limit of %s was lowered to %d meanwhile, which a process of its own user did", limited[kind], min(l.Cur, l.Max))
+		}
+	}
+	return ""
 }
 
 // memoryLimited: it can use at most Limit bytes.
@@ -43,7 +94,7 @@ func cpusLimited(_ context.Context, c spec.Check, e *env) finding {
 	case c.Limit <= 0:
 		return untold("no limit was given to compare with")
 	case q*second/p > c.Limit:
-		return failed("%d of %d µs, more than %d thousand-millionths", q, p, c.Limit)
+		return failed("%.4g processors, more than %.4g", float64(q)/float64(p), float64(c.Limit)/second)
 	}
 	return ok()
 }

@@ -112,7 +112,8 @@ func (e *env) ask(ctx context.Context, name string, typ dnsmessage.Type, class d
 }
 
 // sameNetNSAsGate: this is the network namespace that Gate names, by its inode,
-// and that run of the gate answers in it.
+// and that run of the gate answers in it; no process here is in another, as far as
+// it can be looked at.
 func sameNetNSAsGate(ctx context.Context, c spec.Check, e *env) finding {
 	if c.Gate == nil || c.Gate.NetNS == 0 || c.Gate.Instance == "" {
 		return untold("the plan names no gate")
@@ -131,7 +132,13 @@ func sameNetNSAsGate(ctx context.Context, c spec.Check, e *env) finding {
 	if len(a.texts) != 1 || a.texts[0] != c.Gate.Instance {
 		return failed("another run of the gate answers here (it was restarted)")
 	}
-	return ok()
+	return e.everyProcess(ctx, func(p process) string {
+		// One that is not this user's, or lets nobody look, the other checks judge.
+		if its, err := os.Readlink(e.path("/proc/" + p.pid + "/ns/net")); err == nil && its != link {
+			return "is in another network namespace: " + its
+		}
+		return ""
+	})
 }
 
 // dnsClosed: nobody is asked for names. The engine's resolver, on every port
@@ -220,6 +227,22 @@ func namesOnlyPinned(ctx context.Context, c spec.Check, e *env) finding {
 			return failed("%s is %v, not the gateway's address %v", name, a.addrs, c.Addr)
 		}
 	}
+	if c.Kind() == "names-only-pinned" && !e.handover && !e.aside { // there the names are not known
+		f := e.lasting(ctx, func() (map[string]finding, error) {
+			b, err := os.ReadFile(e.path("/etc/hosts"))
+			if err != nil {
+				return nil, err
+			}
+			line, err := surplus(b, c.Names)
+			if line == "" || err != nil {
+				return nil, err
+			}
+			return map[string]finding{line: failed("/etc/hosts has a line of nobody's: %s", line)}, nil
+		})
+		if f.result != spec.OK {
+			return f
+		}
+	}
 	// A name nobody can have listed: fresh letters in a domain that is reserved.
 	stranger := strings.ToLower(rand.Text()) + "." + spec.ProbeDomain
 	a, err := e.ask(ctx, stranger, dnsmessage.TypeA, dnsmessage.ClassINET)
@@ -244,6 +267,41 @@ func namesOnlyPinned(ctx context.Context, c spec.Check, e *env) finding {
 		return failed("an unlisted name is refused only after %v", time.Since(start).Round(time.Millisecond))
 	}
 	return ok()
+}
+
+// surplus is the first line of a hosts file that is neither loopback's, nor the
+// container's own, nor about one of names; empty if there is none.
+func surplus(b []byte, names []string) (string, error) {
+	hostname, err := os.Hostname()
+	if err != nil {
+		return "", err
+	}
+	own, err := net.InterfaceAddrs()
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(string(b)) {
+		entry, _, _ := strings.Cut(line, "#")
+		f := strings.Fields(entry)
+		if len(f) == 0 {
+			continue
+		}
+		a, err := netip.ParseAddr(f[0])
+		ours := err == nil && slices.ContainsFunc(own, func(o net.Addr) bool {
+			p, err := netip.ParsePrefix(o.String())
+			return err == nil && p.Addr().Unmap() == a.Unmap()
+		})
+		for _, name := range f[1:] {
+			switch {
+			case err == nil && a.IsLoopback() && slices.Contains([]string{"localhost", "ip6-localhost", "ip6-loopback"}, name):
+			case ours && (name == hostname || strings.HasPrefix(name, hostname+".")):
+			case err == nil && slices.Contains(names, strings.ToLower(name)):
+			default:
+				return strings.Join(f, " "), nil
+			}
+		}
+	}
+	return "", nil
 }
 
 // parseHosts reads the IPv4 lines of a hosts file.

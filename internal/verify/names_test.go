@@ -98,6 +98,10 @@ func (g gateDNS) reply(m dnsmessage.Message) ([]byte, error) {
 }
 
 func TestNamesOnlyPinned(t *testing.T) {
+	hostname, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
 	pins := map[string][]string{"api.allowed.test.": {"192.0.2.1", "192.0.2.2"}}
 	const hosts = "127.0.0.1 localhost\n192.0.2.2 api.allowed.test # pinned\n192.0.2.1 API.allowed.test\n"
 	for _, tt := range []struct {
@@ -112,6 +116,13 @@ func TestNamesOnlyPinned(t *testing.T) {
 		{"no names", gateDNS{}, "", nil, spec.OK, ""},
 		{"not in hosts", gateDNS{pins: pins}, "", []string{"api.allowed.test"}, spec.Failed, "in /etc/hosts"},
 		{"hosts has more", gateDNS{pins: pins}, hosts + "192.0.2.3 api.allowed.test\n", []string{"api.allowed.test"}, spec.Failed, "192.0.2.3"},
+		{"a name more", gateDNS{pins: pins}, hosts + "44.10.0.66 evil.test\n", []string{"api.allowed.test"}, spec.Failed, "/etc/hosts has a line of nobody's: 44.10.0.66 evil.test"},
+		{"a name more in a line", gateDNS{pins: pins}, strings.Replace(hosts, "API.allowed.test", "API.allowed.test evil.test", 1), []string{"api.allowed.test"}, spec.Failed, "evil.test"},
+		{"a name more, by IPv6", gateDNS{pins: pins}, hosts + "2001:db8::1 evil.test\n", []string{"api.allowed.test"}, spec.Failed, "evil.test"},
+		{"a name of loopback's elsewhere", gateDNS{pins: pins}, hosts + "44.10.0.66 localhost\n", []string{"api.allowed.test"}, spec.Failed, "44.10.0.66 localhost"},
+		{"a name more at loopback", gateDNS{pins: pins}, hosts + "127.0.0.2 evil.test\n", []string{"api.allowed.test"}, spec.Failed, "evil.test"},
+		{"the container's own line", gateDNS{pins: pins}, hosts + "127.0.0.1 " + hostname + ".test " + hostname + "\n\n# done\n", []string{"api.allowed.test"}, spec.OK, ""},
+		{"the container's name elsewhere", gateDNS{pins: pins}, hosts + "44.10.0.66 " + hostname + "\n", []string{"api.allowed.test"}, spec.Failed, "44.10.0.66"},
 		{"unknown to the gate", gateDNS{}, hosts, []string{"api.allowed.test"}, spec.Failed, "NameError"},
 		{"a resolver that knows everything", gateDNS{wildcard: "192.0.2.9"}, "", nil, spec.Failed, "an unlisted name"},
 		{"a resolver that is not ours", gateDNS{noEDE: true}, "", nil, spec.Failed, "does not say that it is blocked"},
@@ -168,7 +179,8 @@ func TestNamesOnlyPinnedTriesTheOrdinaryWayToo(t *testing.T) {
 }
 
 func TestSameNetNSAsGate(t *testing.T) {
-	e := tree(t, map[string]string{"/proc/self/ns/": ""})
+	agent := statusFile(1000, 1000, "", noCaps, 1, 2)
+	e := tree(t, map[string]string{"/proc/self/ns/": "", "/proc/self/status": agent, "/proc/1/status": agent, "/proc/31/status": agent, "/proc/31/ns/": ""})
 	if err := os.Symlink("net:[4026532000]", e.path("/proc/self/ns/net")); err != nil {
 		t.Fatal(err)
 	}
@@ -181,6 +193,11 @@ func TestSameNetNSAsGate(t *testing.T) {
 	want(t, e, check("abd", 4026532000), spec.Failed, "another run")
 	want(t, e, check("", 4026532000), spec.Untold, "no gate")
 	want(t, e, spec.Check{Name: "same-netns-as-gate"}, spec.Untold, "no gate")
+	// Somebody joined the processes, from the host's network.
+	if err := os.Symlink("net:[4026531840]", e.path("/proc/31/ns/net")); err != nil {
+		t.Fatal(err)
+	}
+	want(t, e, check("abc", 4026532000), spec.Failed, "process 31 (agent) is in another network namespace: net:[4026531840]")
 	e.dns = netip.MustParseAddrPort("127.0.0.1:1")
 	want(t, e, check("abc", 4026532000), spec.Untold, "does not answer: connection refused")
 }

@@ -2,11 +2,13 @@ package verify
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"net/netip"
 	"os"
 	"strings"
@@ -26,7 +28,8 @@ var (
 // somePayload is what a UDP probe carries where the port has no protocol.
 var somePayload = []byte("corral-verify")
 
-// unlistedHostBlocked: Probes.Unlisted on the web's ports, and Probes.Resolver
+// unlistedHostBlocked: Probes.Unlisted on the web's ports and on Ports, which
+// something else is granted on, and Probes.Resolver
 // on every port at which names are asked: 53, DNS over TLS, over HTTPS, over QUIC.
 func unlistedHostBlocked(ctx context.Context, c spec.Check, e *env) finding {
 	if c.Probes == nil {
@@ -35,11 +38,12 @@ func unlistedHostBlocked(ctx context.Context, c spec.Check, e *env) finding {
 	all := targets(tcp, []netip.Addr{c.Probes.Unlisted}, 443, 80)
 	all = append(all, targets(tcp, []netip.Addr{c.Probes.Resolver}, 53, 853, 443)...)
 	all = append(all, targets(udp, []netip.Addr{c.Probes.Resolver}, 443)...)
+	all = unique(append(all, targets(tcp, []netip.Addr{c.Probes.Unlisted}, c.Ports...)...))
 	return e.closed(ctx, all, somePayload)
 }
 
 // udpClosed: Probes.Unlisted by UDP, on Ports or else on those of names, time
-// and QUIC.
+// and QUIC; and all that Names resolve to, which are granted by TCP, by QUIC's.
 func udpClosed(ctx context.Context, c spec.Check, e *env) finding {
 	if c.Probes == nil {
 		return untold("no probes")
@@ -48,7 +52,17 @@ func udpClosed(ctx context.Context, c spec.Check, e *env) finding {
 	if len(ports) == 0 {
 		ports = []uint16{53, 123, 443}
 	}
-	return e.closed(ctx, targets(udp, []netip.Addr{c.Probes.Unlisted}, ports...), somePayload)
+	all := targets(udp, []netip.Addr{c.Probes.Unlisted}, ports...)
+	for _, name := range c.Names {
+		addrs, err := e.resolver.LookupNetIP(ctx, "ip4", name)
+		if err != nil {
+			return untold("%v", err)
+		}
+		for _, a := range addrs {
+			all = append(all, targets(udp, []netip.Addr{a.Unmap()}, 443)...)
+		}
+	}
+	return e.closed(ctx, unique(all), somePayload)
 }
 
 // metadataBlocked: Probes.Metadata, where clouds serve credentials.
@@ -100,17 +114,19 @@ func hostService(ctx context.Context, c spec.Check, e *env) finding {
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	conn, end, err := e.dial(ctx, netip.AddrPortFrom(c.Addr.Unmap(), c.Port))
+	conn, probe, end, err := e.dial(ctx, netip.AddrPortFrom(c.Addr.Unmap(), c.Port))
 	defer end()
 	if err == nil {
 		_ = conn.SetReadDeadline(time.Now().Add(spec.RelayWatch))
 		_, err = conn.Read(make([]byte, 1))
 		if err == nil || errors.Is(err, io.EOF) || errors.Is(err, os.ErrDeadlineExceeded) {
-			return ok()
+			return e.reached(probe)
 		}
 	}
 	switch {
-	case errors.Is(err, unix.ECONNRESET), errors.Is(err, unix.ECONNREFUSED):
+	case errors.Is(err, unix.ECONNREFUSED):
+		return failed("no relay carries it to 127.0.0.1:%d of the host: corral up, or the next run, makes it anew", c.Port)
+	case errors.Is(err, unix.ECONNRESET):
 		return failed("nothing listens on 127.0.0.1:%d of the host", c.Port)
 	case fateOf(err) == silent:
 		// A cut cable looks the same from here.
@@ -125,18 +141,26 @@ func (e *env) reach(ctx context.Context, addrs []netip.Addr, port uint16) findin
 	const limit = 1500 * time.Millisecond // less than a check's, so that the reason is told
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	errs := make(chan error, len(addrs))
+	type result struct {
+		probe spec.Probe
+		err   error
+	}
+	results := make(chan result, len(addrs))
 	for _, a := range addrs {
 		go func() {
-			_, end, err := e.dial(ctx, netip.AddrPortFrom(a.Unmap(), port))
+			conn, probe, end, err := e.dial(ctx, netip.AddrPortFrom(a.Unmap(), port))
+			if err == nil {
+				err = heard(ctx, conn)
+			}
 			end()
-			errs <- err
+			results <- result{probe, err}
 		}()
 	}
 	last := errors.New("it has no address")
 	for range addrs {
-		if last = <-errs; last == nil {
-			return ok()
+		r := <-results
+		if last = r.err; last == nil {
+			return e.reached(r.probe)
 		}
 	}
 	if fateOf(last) == silent {
@@ -144,6 +168,66 @@ func (e *env) reach(ctx context.Context, addrs []netip.Addr, port uint16) findin
 		return untold("nobody answers: %v", cause(last))
 	}
 	return failed("%v", last)
+}
+
+// heard is nil if the other end takes what is sent on a connection: nothing but its
+// end, which it acknowledges. That a connection was accepted says only that the first
+// packet got there.
+func heard(ctx context.Context, conn net.Conn) error {
+	const look = 5 * time.Millisecond
+	c, isTCP := conn.(*net.TCPConn)
+	if !isTCP {
+		return errors.New("no TCP connection")
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	for ended := false; ; {
+		select {
+		case <-ctx.Done():
+			return context.DeadlineExceeded
+		case <-time.After(look):
+		}
+		var info *unix.TCPInfo
+		var failed error
+		if err := raw.Control(func(fd uintptr) { info, failed = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) }); err != nil || failed != nil {
+			return errors.Join(err, failed)
+		}
+		switch over := info.State == tcpFinWait2 || info.State == tcpTimeWait || info.State == tcpClose; {
+		case over && ended:
+			return nil
+		case over: // what a fence does that takes the first packet for all
+			_, err := c.Read(make([]byte, 1))
+			return cmp.Or(err, error(unix.ECONNRESET))
+		case !ended:
+			if err := c.CloseWrite(); err != nil {
+				return err
+			}
+			ended = true
+		}
+	}
+}
+
+// States of a TCP connection (linux/tcp_states.h).
+const (
+	tcpFinWait2 = 5
+	tcpTimeWait = 6
+	tcpClose    = 7
+)
+
+// reached holds, by a connection of which the gate must have a record. What is tried
+// aside, or before a harness starts, needs none: the answer came.
+func (e *env) reached(probe spec.Probe) finding {
+	f := ok()
+	switch {
+	case e.aside || e.handover:
+	case !probe.Addr.IsValid():
+		return untold("%v, so that the gate could not record the connection", errNoPort)
+	default:
+		f.probes = []spec.Probe{probe}
+	}
+	return f
 }
 
 // icmpClosed: an echo request to Probes.Unlisted is refused as it is sent. The
@@ -266,22 +350,27 @@ func ipv6Blocked(ctx context.Context, c spec.Check, e *env) finding {
 	if err != nil {
 		return untold("%v", err)
 	}
-	t := target{"tcp", netip.AddrPortFrom(c.Probes.IPv6, 443)}
-	probe, got, err := e.send(ctx, t, nil)
-	nowhere := errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EACCES)
-	switch {
-	case got == replied:
-		return failed("%v answers", t)
-	case len(addrs) == 0 && nowhere:
-		return ok()
-	case e.aside && nowhere && !e.routed(c.Probes.IPv6):
-		return ok()
-	case got == unsent, e.handover && got != turned:
-		return untold("%v: %v", t, err)
-	}
 	f := ok()
-	if !e.handover {
-		f.probes = []spec.Probe{probe}
+	for _, proto := range tcpAndUDP {
+		t := target{proto, netip.AddrPortFrom(c.Probes.IPv6, 443)}
+		probe, got, err := e.send(ctx, t, somePayload)
+		nowhere := errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EACCES)
+		switch {
+		case got == replied:
+			return failed("%v answers", t)
+		case len(addrs) == 0 && nowhere:
+		case e.aside && nowhere && !e.routed(c.Probes.IPv6):
+		case got == unsent:
+			return untold("%v: %v", t, err)
+		default:
+			if got != turned {
+				f.result, f.detail = spec.Untold, fmt.Sprintf("%v: not refused at once", t)
+			}
+			f.probes = append(f.probes, probe)
+		}
+	}
+	if e.handover {
+		f.probes = nil
 	}
 	return f
 }

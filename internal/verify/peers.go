@@ -28,10 +28,10 @@ func peerClosed(ctx context.Context, c spec.Check, e *env) finding {
 	return e.closed(ctx, unique(targets(tcpAndUDP, []netip.Addr{c.Addr}, ports...)), somePayload)
 }
 
-// gateControlUnreachable: in this network namespace nobody but this user
-// listens, save for the gate's names and the engine's resolver; the gate's
-// files and processes are not visible.
-func gateControlUnreachable(_ context.Context, _ spec.Check, e *env) finding {
+// gateControlUnreachable: in this network namespace nobody but this user listens,
+// save for the gate's names and the engine's resolver, and what listens as this user a
+// process here holds; the gate's files and processes are not visible.
+func gateControlUnreachable(ctx context.Context, _ spec.Check, e *env) finding {
 	switch _, err := os.Lstat(e.path("/run/corral")); {
 	case err == nil:
 		return failed("/run/corral exists")
@@ -42,22 +42,7 @@ func gateControlUnreachable(_ context.Context, _ spec.Check, e *env) finding {
 	if err != nil {
 		return untold("%v", err)
 	}
-	for _, table := range []string{"tcp", "tcp6", "udp", "udp6", "udplite", "udplite6"} {
-		sockets, err := e.inetSockets(table)
-		if err != nil {
-			return untold("%v", err)
-		}
-		for _, s := range sockets {
-			if s.state != tcpListen && s.state != udpUnbound || s.uid == self.uids[1] {
-				continue
-			}
-			if s.local == e.dns || s.local.Addr() == dockerResolver {
-				continue
-			}
-			return failed("%s %v listens, uid %d", table, s.local, s.uid)
-		}
-	}
-	if f := e.foreignUnixSockets(self.uids[1]); f.result != spec.OK {
+	if f := e.lasting(ctx, func() (map[string]finding, error) { return e.foreignSockets(self.uids[1]) }); f.result != spec.OK {
 		return f
 	}
 	processes, err := e.processes()
@@ -72,32 +57,65 @@ func gateControlUnreachable(_ context.Context, _ spec.Check, e *env) finding {
 	return ok()
 }
 
-// foreignUnixSockets: no abstract socket that no process of uid visible here
-// holds, and no socket file of another.
-func (e *env) foreignUnixSockets(uid uint32) finding {
+// foreignSockets are those that wait for whoever comes and are somebody else's: of
+// another uid, or of this one in a process that is not to be seen here, or abstract
+// ones of such; and the socket files of another.
+func (e *env) foreignSockets(uid uint32) (map[string]finding, error) {
+	foreign, unclaimed := map[string]finding{}, map[string]string{}
+	for _, table := range []string{"tcp", "tcp6", "udp", "udp6", "udplite", "udplite6"} {
+		sockets, err := e.inetSockets(table)
+		if err != nil {
+			return nil, err
+		}
+		for _, s := range sockets {
+			switch {
+			case s.state != tcpListen && s.state != udpUnbound:
+			case s.uid == uid && e.aside: // others behind the same gate may have the same uid
+			case s.uid == uid:
+				unclaimed[s.inode] = fmt.Sprintf("%s %v listens as this user", table, s.local)
+			case s.local == e.dns || s.local.Addr() == dockerResolver:
+			default:
+				foreign[s.inode] = failed("%s %v listens, uid %d", table, s.local, s.uid)
+			}
+		}
+	}
 	sockets, err := e.unixSockets()
 	if err != nil {
-		return untold("%v", err)
+		return nil, err
 	}
-	var own map[string]bool
+	var files []unixSocket
 	for _, s := range sockets {
-		if !s.listening {
-			continue
+		switch {
+		case !s.listening:
+		case s.path[0] == '@':
+			unclaimed[s.inode] = "abstract socket " + s.path + " is there"
+		default:
+			files = append(files, s)
 		}
-		if own == nil {
-			own = e.ownSockets()
+	}
+	if len(unclaimed)+len(files) == 0 {
+		return foreign, nil
+	}
+	all, err := e.processes()
+	if err != nil {
+		return nil, err
+	}
+	held, closed := e.held(all, uid)
+	for inode, words := range unclaimed {
+		switch {
+		case held[inode]:
+		case len(closed) > 0:
+			foreign[inode] = untold("%s, and whose it is %v may know, which lets nobody look at what it holds", words, closed[0])
+		default:
+			foreign[inode] = failed("%s and is somebody else's: no process here holds it", words)
 		}
-		if own[s.inode] {
-			continue
-		}
-		if s.path[0] == '@' {
-			return failed("abstract socket %s is somebody else's", s.path)
-		}
+	}
+	for _, s := range files {
 		// A path of another file system cannot be reached.
 		var st unix.Stat_t
-		if unix.Lstat(e.path(s.path), &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFSOCK && st.Uid != uid {
-			return failed("%s", fmt.Sprintf("socket %s is somebody else's", s.path))
+		if !held[s.inode] && unix.Lstat(e.path(s.path), &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFSOCK && st.Uid != uid {
+			foreign[s.inode] = failed("socket %s is somebody else's", s.path)
 		}
 	}
-	return ok()
+	return foreign, nil
 }

@@ -53,7 +53,7 @@ func newPorts() *ports {
 	return &ports{slots: make(chan struct{}, most), dials: make(chan struct{}, most), busy: map[uint16]bool{}, used: map[use]bool{}, lost: map[spec.Probe]bool{}}
 }
 
-var errNoPort = errors.New("no free source port for a probe")
+var errNoPort = fmt.Errorf("no free source port for a probe: something holds those from %d to %d", spec.ProbePortFirst, spec.ProbePortLast)
 
 // take finds a port for a destination that is not in tried.
 func (p *ports) take(to target, tried map[uint16]bool) (uint16, error) {
@@ -122,16 +122,18 @@ type fate int
 const (
 	unsent  fate = iota // the kernel had no way to send it, or no port was free
 	silent              // nothing came back
-	turned              // refused
+	left                // sent, and turned away somewhere else
+	turned              // refused here, at once: TCP by a reset, all else as it is sent
 	replied             // connected, or answered
 )
 
-// send sends one probe to t; payload is for UDP.
+// send sends one probe to t; payload is for UDP. A connection that nobody says
+// anything about is tried once more: resets are lost where somebody floods.
 func (e *env) send(ctx context.Context, t target, payload []byte) (spec.Probe, fate, error) {
 	e.ports.slots <- struct{}{}
 	defer func() { <-e.ports.slots }()
 	tried := map[uint16]bool{}
-	for {
+	for again := t.proto == "tcp"; ; {
 		source, err := e.ports.take(t, tried)
 		if err != nil {
 			return spec.Probe{}, unsent, err
@@ -140,6 +142,10 @@ func (e *env) send(ctx context.Context, t target, payload []byte) (spec.Probe, f
 		e.ports.release(source)
 		if errors.Is(err, unix.EADDRINUSE) {
 			tried[source] = true
+			continue
+		}
+		if got == silent && again && ctx.Err() == nil {
+			again = false
 			continue
 		}
 		probe := spec.Probe{Proto: t.proto, Source: source, Addr: t.addr.Addr(), Port: t.addr.Port()}
@@ -151,24 +157,21 @@ func (e *env) send(ctx context.Context, t target, payload []byte) (spec.Probe, f
 }
 
 // dial connects to what should be granted, from a port of probes, so that it is
-// not taken for the agent's. Where none is free any port does: what is proven does
-// not hang on it. end gives all of it back; it is never nil.
-func (e *env) dial(ctx context.Context, to netip.AddrPort) (conn net.Conn, end func(), err error) {
-	var d net.Dialer
-	done := func() {}
+// not taken for the agent's and the gate has a record of it. Where none is free any
+// port does, and there is no probe. end gives all of it back; it is never nil.
+func (e *env) dial(ctx context.Context, to netip.AddrPort) (conn net.Conn, probe spec.Probe, end func(), err error) {
 	select {
 	case e.ports.dials <- struct{}{}:
-		done = func() { <-e.ports.dials }
-	default:
-		conn, err = d.DialContext(ctx, "tcp", to.String())
-		return conn, closing(conn, done), err
+	case <-ctx.Done():
+		return nil, probe, func() {}, context.Cause(ctx)
 	}
+	done := func() { <-e.ports.dials }
 	tried := map[uint16]bool{}
 	for {
 		source, none := e.ports.take(target{"tcp", to}, tried)
 		if none != nil {
-			conn, err = d.DialContext(ctx, "tcp", to.String())
-			return conn, closing(conn, done), err
+			conn, err = new(net.Dialer).DialContext(ctx, "tcp", to.String())
+			return conn, probe, closing(conn, done), err
 		}
 		d := net.Dialer{LocalAddr: &net.TCPAddr{Port: int(source)}}
 		conn, err = d.DialContext(ctx, "tcp", to.String())
@@ -177,7 +180,8 @@ func (e *env) dial(ctx context.Context, to netip.AddrPort) (conn net.Conn, end f
 			tried[source] = true
 			continue
 		}
-		return conn, closing(conn, func() { e.ports.release(source); done() }), err
+		probe = spec.Probe{Proto: "tcp", Source: source, Addr: to.Addr(), Port: to.Port()}
+		return conn, probe, closing(conn, func() { e.ports.release(source); done() }), err
 	}
 }
 
@@ -206,7 +210,10 @@ func sendFrom(ctx context.Context, source uint16, t target, payload []byte) (fat
 	}
 	conn, err := d.DialContext(ctx, network, t.addr.String())
 	if err != nil {
-		return fateOf(err), cause(err)
+		if got := fateOf(err); got != turned || errors.Is(err, unix.ECONNREFUSED) {
+			return got, cause(err)
+		}
+		return left, cause(err) // a reset is how TCP is refused here
 	}
 	defer conn.Close()
 	if c, isTCP := conn.(*net.TCPConn); isTCP {
@@ -218,7 +225,7 @@ func sendFrom(ctx context.Context, source uint16, t target, payload []byte) (fat
 	}
 	_ = conn.SetReadDeadline(time.Now().Add(replyLimit))
 	if _, err := conn.Read(make([]byte, 512)); err != nil {
-		return fateOf(err), cause(err)
+		return min(fateOf(err), left), cause(err)
 	}
 	return replied, nil
 }
@@ -243,9 +250,9 @@ func cause(err error) error {
 	return err
 }
 
-// closed sends a probe to each target; none may be answered. Whether the gate
-// refused them is for its verdicts to say; at handover each must have been
-// refused on the spot.
+// closed sends a probe to each target; none may be answered, and each must be
+// refused on the spot: a record of the gate's that it will be refused comes before
+// what is done with it. That it was the gate is for its verdicts to say.
 func (e *env) closed(ctx context.Context, all []target, payload []byte) finding {
 	type result struct {
 		probe spec.Probe
@@ -276,21 +283,17 @@ func (e *env) closed(ctx context.Context, all []target, payload []byte) finding 
 		}
 		switch {
 		case e.aside && errors.Is(r.err, unix.ENETUNREACH) && !e.routed(all[i].addr.Addr()):
-		case e.aside && r.fate == silent && all[i].addr.Addr() != dockerResolver:
-			f.result = spec.Untold
-			f.detail = fmt.Sprintf("%v: not refused at once", all[i])
 		case r.fate == unsent:
 			f.result = spec.Untold
 			f.detail = fmt.Sprintf("%v: %v", all[i], r.err)
-		case e.handover && (r.fate != turned || all[i].proto == "udp" && errors.Is(r.err, unix.ECONNREFUSED)):
+			continue
+		case r.fate != turned:
 			f.result = spec.Untold
 			f.detail = fmt.Sprintf("%v: not refused at once", all[i])
-		case r.fate == silent && f.detail == "":
-			f.detail = fmt.Sprintf("%v: no answer", all[i])
 		}
 		f.probes = append(f.probes, r.probe)
 	}
-	if e.handover || f.result == spec.Untold {
+	if e.handover {
 		f.probes = nil
 	}
 	return f

@@ -3,14 +3,18 @@ package verify
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // capSets are the five capability sets of /proc/PID/status.
@@ -24,6 +28,7 @@ type status struct {
 	caps       [len(capSets)]uint64
 	noNewPrivs int
 	seccomp    int
+	ended      bool // nobody has waited for it yet
 }
 
 // parseStatus reads a /proc/PID/status. Every line that is used must be there.
@@ -38,7 +43,7 @@ func parseStatus(b []byte) (status, error) {
 	if err := sc.Err(); err != nil {
 		return status{}, fmt.Errorf("status: %w", err)
 	}
-	s := status{name: lines["Name"]}
+	s := status{name: lines["Name"], ended: strings.HasPrefix(lines["State"], "Z") || strings.HasPrefix(lines["State"], "X")}
 	for key, to := range map[string]*[4]uint32{"Uid": &s.uids, "Gid": &s.gids} {
 		ids, err := parseIDs(lines[key])
 		if err != nil || len(ids) != len(to) {
@@ -129,6 +134,81 @@ func (e *env) processes() ([]process, error) {
 		}
 	}
 	return all, nil
+}
+
+// everyProcess asks about this process, the first and, for the host, every other that
+// is visible, whoever's it is: complaint is what is wrong with one, empty if nothing is.
+func (e *env) everyProcess(ctx context.Context, complaint func(process) string) finding {
+	self, first, err := e.selfAndFirst()
+	if err != nil {
+		return untold("%v", err)
+	}
+	for _, p := range []process{self, first} {
+		if words := complaint(p); words != "" {
+			return failed("%v %s", p, words)
+		}
+	}
+	if e.aside || e.handover {
+		return ok() // who else is there the stack's own file says; and nobody is, at a start
+	}
+	return e.lasting(ctx, func() (map[string]finding, error) {
+		all, err := e.processes()
+		if err != nil {
+			return nil, err
+		}
+		wrong := map[string]finding{}
+		for _, p := range all {
+			if words := complaint(p); words != "" && !p.ended {
+				wrong[p.pid] = failed("%v %s", p, words)
+			}
+		}
+		return wrong, nil
+	})
+}
+
+// A look at what comes and goes is repeated so often, until what is wrong was so for
+// e.settle, or for as many times that nothing stays.
+const (
+	lookEvery = 10 // looks while one thing settles
+	lookTimes = 3
+)
+
+// lasting looks until nothing is wrong, or something has been for e.settle, by what it
+// is called: a program that the engine starts is root's for a moment, and a socket may
+// be opened between two tables.
+func (e *env) lasting(ctx context.Context, look func() (map[string]finding, error)) finding {
+	since := map[string]int{}
+	for n := range lookEvery*lookTimes + 1 {
+		wrong, err := look()
+		if err != nil {
+			return untold("%v", err)
+		}
+		if len(wrong) == 0 {
+			return ok()
+		}
+		for name := range since {
+			if _, still := wrong[name]; !still {
+				delete(since, name)
+			}
+		}
+		names := slices.Sorted(maps.Keys(wrong))
+		for _, name := range names {
+			if first, known := since[name]; !known {
+				since[name] = n
+			} else if n-first >= lookEvery {
+				return wrong[name]
+			}
+		}
+		if n == lookEvery*lookTimes {
+			return untold("it changes too fast to be told: %s", wrong[names[0]].detail)
+		}
+		select {
+		case <-ctx.Done():
+			return untold("%v", context.Cause(ctx))
+		case <-time.After(e.settle / lookEvery):
+		}
+	}
+	return finding{}
 }
 
 // cgroupPath finds a controller's group in /proc/self/cgroup; "" is version 2.

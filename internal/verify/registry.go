@@ -36,6 +36,7 @@ var kinds = map[string]check{
 
 	"unlisted-host-blocked":   unlistedHostBlocked,
 	"udp-closed":              udpClosed,
+	"bound-sockets-closed":    boundSocketsClosed,
 	"icmp-closed":             icmpClosed,
 	"metadata-blocked":        metadataBlocked,
 	"ipv6-disabled":           ipv6Disabled,

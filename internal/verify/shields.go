@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path"
 
 	"golang.org/x/sys/unix"
@@ -27,20 +28,24 @@ func gitShielded(_ context.Context, c spec.Check, e *env) finding {
 	for _, s := range c.Mount {
 		target := path.Clean(s.Target)
 		i := len(all) - 1 // of several on each other the last is the one in force
-		for i >= 0 && all[i].target != target {
+		for i >= 0 && all[i].Target != target {
 			i--
 		}
 		if i < 0 {
 			complaints = append(complaints, target+" is not shielded")
 			continue
 		}
-		if err := renamable(e.path(target)); err != nil {
+		switch held, err := renamable(e.path(target)); {
+		case err == nil:
+		case held:
+			unknown = append(unknown, fmt.Sprintf("%s: %v", target, err))
+		default:
 			complaints = append(complaints, fmt.Sprintf("%s: %v", target, err))
 		}
 		if !s.ReadOnly {
 			continue
 		}
-		if !all[i].has("ro") {
+		if !all[i].Has("ro") {
 			complaints = append(complaints, target+" is mounted writable")
 		}
 		switch err := writable(e.path(target)); {
@@ -62,16 +67,26 @@ func gitShielded(_ context.Context, c spec.Check, e *env) finding {
 // probeSuffix makes the name that renamable tries.
 const probeSuffix = ".corral-probe"
 
-// renamable is nil if the kernel refuses to rename p as it refuses for mount
-// points. One that it renamed is put back.
-func renamable(p string) error {
+// renamable is nil if the kernel refuses to rename p as it refuses for mount points,
+// or anything in a directory that is mounted read-only or that is somebody else's and
+// not to be written. One that it renamed is put back. held says that it was not
+// renamed, for a reason that proves nothing.
+func renamable(p string) (held bool, err error) {
 	to := p + probeSuffix
-	switch err := unix.Renameat2(unix.AT_FDCWD, p, unix.AT_FDCWD, to, unix.RENAME_NOREPLACE); {
-	case err == nil:
-		return errors.Join(errors.New("can be renamed"), unix.Rename(to, p))
-	case errors.Is(err, unix.EBUSY), errors.Is(err, unix.EROFS), errors.Is(err, unix.EXDEV):
-		return nil
-	default:
-		return fmt.Errorf("cannot tell whether it can be renamed: %w", err)
+	err = unix.Renameat2(unix.AT_FDCWD, p, unix.AT_FDCWD, to, unix.RENAME_NOREPLACE)
+	if err == nil {
+		return false, errors.Join(errors.New("can be renamed"), unix.Rename(to, p))
 	}
+	var parent unix.Statfs_t
+	var owner unix.Stat_t
+	dir := path.Dir(p)
+	switch {
+	case errors.Is(err, unix.EBUSY):
+		return false, nil
+	case errors.Is(err, unix.EROFS) && unix.Statfs(dir, &parent) == nil && parent.Flags&unix.ST_RDONLY != 0:
+		return false, nil
+	case refused(err) && unix.Stat(dir, &owner) == nil && int(owner.Uid) != os.Geteuid() && access(dir, unix.W_OK) != nil:
+		return false, nil
+	}
+	return true, fmt.Errorf("cannot tell whether it can be renamed: %w", err)
 }

@@ -27,7 +27,7 @@ func TestGitShielded(t *testing.T) {
 		{"said to be one, and renamed all the same", rw, []spec.Mount{git}, spec.Failed, "/p/.git: can be renamed"},
 		{"mounted writable", rw + "51 50 8:1 /p/.git/hooks /p/.git/hooks rw - ext4 /dev/sda1 rw\n", []spec.Mount{hooks}, spec.Failed, "is mounted writable"},
 		{"written all the same", rw + ro, []spec.Mount{hooks}, spec.Failed, "/p/.git/hooks can be written"},
-		{"not there", rw + "52 50 8:1 /x /p/gone rw - ext4 /dev/sda1 rw\n", []spec.Mount{{Target: "/p/gone"}}, spec.Failed, "cannot tell whether it can be renamed"},
+		{"not there", rw + "52 50 8:1 /x /p/gone rw - ext4 /dev/sda1 rw\n", []spec.Mount{{Target: "/p/gone"}}, spec.Untold, "cannot tell whether it can be renamed"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			e := tree(t, files(tt.mounts))

@@ -11,6 +11,8 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -26,6 +28,7 @@ type inetSocket struct {
 	local netip.AddrPort
 	state uint8
 	uid   uint32
+	inode string
 }
 
 // parseInet reads /proc/net/tcp, tcp6, udp, udp6, udplite or udplite6.
@@ -37,7 +40,7 @@ func parseInet(b []byte) ([]inetSocket, error) {
 			continue
 		}
 		f := strings.Fields(sc.Text())
-		if len(f) < 8 {
+		if len(f) < 10 {
 			return nil, fmt.Errorf("socket table: %q", sc.Text())
 		}
 		local, err := parseHexAddr(f[1])
@@ -52,7 +55,7 @@ func parseInet(b []byte) ([]inetSocket, error) {
 		if err != nil {
 			return nil, fmt.Errorf("socket table: uid %q", f[7])
 		}
-		all = append(all, inetSocket{local: local, state: uint8(state), uid: uint32(uid)})
+		all = append(all, inetSocket{local: local, state: uint8(state), uid: uint32(uid), inode: f[9]})
 	}
 	if err := sc.Err(); err != nil {
 		return nil, fmt.Errorf("socket table: %w", err)
@@ -96,33 +99,42 @@ type unixSocket struct {
 	inode     string
 }
 
-// parseUnix reads /proc/net/unix. Unnamed sockets are left out: nobody can
-// connect to them.
+// unixLine is Num RefCount Protocol Flags Type St Inode, as the kernel lines them up,
+// and the name of a socket that has one.
+var unixLine = regexp.MustCompile(`^[0-9a-fA-F]+: [0-9A-F]{8} [0-9A-F]{8} ([0-9A-F]{8}) ([0-9A-F]{4}) [0-9A-F]{2} +([0-9]+)( .*)?$`)
+
+// parseUnix reads /proc/net/unix. Unnamed sockets are left out: nobody can connect to
+// them. A name may hold anything, and the kernel prints it as it is: what does not look
+// like a line belongs to the name before it.
 func parseUnix(b []byte) ([]unixSocket, error) {
+	head, rest, _ := strings.Cut(string(b), "\n")
+	if !strings.HasPrefix(head, "Num ") {
+		return nil, fmt.Errorf("socket table: %q", head)
+	}
 	var all []unixSocket
-	sc := bufio.NewScanner(bytes.NewReader(b))
-	for first := true; sc.Scan(); first = false {
-		// Num RefCount Protocol Flags Type St Inode Path; a path may hold spaces.
-		f := strings.Fields(sc.Text())
-		if first || len(f) < 7 {
+	named := false // the socket of the line before
+	for line := range strings.Lines(rest) {
+		line = strings.TrimSuffix(line, "\n")
+		f := unixLine.FindStringSubmatch(line)
+		switch {
+		case f == nil && named:
+			all[len(all)-1].path += "\n" + line
+			continue
+		case f == nil:
+			return nil, fmt.Errorf("socket table: %q", line)
+		}
+		if named = f[4] != ""; !named {
 			continue
 		}
-		flags, err := strconv.ParseUint(f[3], 16, 32)
+		flags, err := strconv.ParseUint(f[1], 16, 32)
 		if err != nil {
-			return nil, fmt.Errorf("socket table: flags %q", f[3])
-		}
-		_, name, found := strings.Cut(sc.Text(), " "+f[6]+" ")
-		if !found || name == "" {
-			continue
+			return nil, fmt.Errorf("socket table: flags %q", f[1])
 		}
 		const acceptCon = 1 << 16 // __SO_ACCEPTCON
 		// A datagram socket receives without listening.
-		all = append(all, unixSocket{path: name, inode: f[6], listening: flags&acceptCon != 0 || f[4] == "0002"})
+		all = append(all, unixSocket{path: f[4][1:], inode: f[3], listening: flags&acceptCon != 0 || f[2] == "0002"})
 	}
-	if err := sc.Err(); err != nil {
-		return nil, fmt.Errorf("socket table: %w", err)
-	}
-	return all, nil
+	return slices.DeleteFunc(all, func(s unixSocket) bool { return s.path == "" }), nil
 }
 
 func (e *env) unixSockets() ([]unixSocket, error) {
@@ -133,19 +145,25 @@ func (e *env) unixSockets() ([]unixSocket, error) {
 	return parseUnix(b)
 }
 
-// ownSockets are the inodes of the sockets that visible processes of this user
-// hold.
-func (e *env) ownSockets() map[string]bool {
-	own := map[string]bool{}
-	links, _ := filepath.Glob(e.path("/proc/[0-9]*/fd/*"))
-	for _, link := range links {
-		to, err := os.Readlink(link)
-		if err != nil {
-			continue
+// held are the inodes of the sockets that processes hold, and the processes of uid
+// that let nobody look at what they hold.
+func (e *env) held(all []process, uid uint32) (sockets map[string]bool, closed []process) {
+	sockets = map[string]bool{}
+	for _, p := range all {
+		dir := e.path("/proc/" + p.pid + "/fd")
+		entries, err := os.ReadDir(dir)
+		for _, entry := range entries {
+			to, linkErr := os.Readlink(filepath.Join(dir, entry.Name()))
+			if inode, found := strings.CutPrefix(to, "socket:["); found {
+				sockets[strings.TrimSuffix(inode, "]")] = true
+			}
+			if errors.Is(linkErr, fs.ErrPermission) {
+				err = linkErr
+			}
 		}
-		if inode, found := strings.CutPrefix(to, "socket:["); found {
-			own[strings.TrimSuffix(inode, "]")] = true
+		if errors.Is(err, fs.ErrPermission) && p.uids[1] == uid && !p.ended {
+			closed = append(closed, p)
 		}
 	}
-	return own
+	return sockets, closed
 }

@@ -1,7 +1,8 @@
 // Package verify is the checker that runs inside a service, as the service's
 // own user: a list of checks goes in, one event a check comes out. It never
-// changes the sandbox, dials outside only the addresses it is told to prove
-// refused, and calls nothing proven that it could not tell.
+// changes the sandbox, dials only what its list names (addresses that must be
+// refused, listed hosts, the gateway, other sandboxes, the engine's resolver), and
+// calls nothing proven that it could not tell.
 //
 // A refusal seen from the inside is provisional: the event carries the probes,
 // and the host asks the gate what became of each (see internal/report).
@@ -15,6 +16,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"sync"
 	"time"
@@ -28,10 +30,16 @@ import (
 const (
 	program = "corral-verify"
 
-	// checkLimit is how long one check may take.
-	checkLimit = 2 * time.Second
-	// searchLimit is how long one may take whose work grows with the image.
-	searchLimit = 10 * time.Second
+	// checkLimit is how long one check may take: the work of some grows with the image
+	// or with what the agent does, who may leave them little of the processors. What
+	// waits for an answer has a limit of its own.
+	checkLimit = 10 * time.Second
+	// proofLimit is when nobody listens any more. Whoever was stopped until then ends
+	// before anything else.
+	proofLimit = time.Minute
+	// settleWithin is more than an engine takes to make a process that it starts the
+	// service's, on a busy machine.
+	settleWithin = 500 * time.Millisecond
 	// parallel bounds the checks that run at once: they mostly wait.
 	parallel = 12
 )
@@ -63,6 +71,12 @@ type env struct {
 	dns      netip.AddrPort // where the gate answers
 	resolver *net.Resolver  // the way of ordinary programs
 	ports    *ports
+	settle   time.Duration // how long something must be wrong that may be passing
+	// resources are this process's own limits as they were at its start, nil if nobody
+	// looks.
+	resources resources
+	// live are the engine's sockets in what is mounted, looked for once.
+	live func() mountedSockets
 	// handover means that no gate will be asked: a probe counts only if it was
 	// refused on the spot.
 	handover bool
@@ -72,12 +86,15 @@ type env struct {
 }
 
 func newEnv() *env {
-	return &env{
+	e := &env{
 		home:     os.Getenv("HOME"),
 		dns:      netip.MustParseAddrPort("127.0.0.1:53"),
 		resolver: &net.Resolver{PreferGo: true},
 		ports:    newPorts(),
+		settle:   settleWithin,
 	}
+	e.live = sync.OnceValue(e.engineSockets)
+	return e
 }
 
 func (e *env) path(p string) string { return filepath.Join(e.root, p) }
@@ -94,6 +111,22 @@ func Main(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args [
 	return exit.Report(stderr, program, run(ctx, stdin, stdout, stderr, args))
 }
 
+// usage is what corral-verify says of itself.
+const usage = `corral-verify proves from the inside that its service is fenced.
+
+  corral-verify alone [--json]    every check that needs no plan of corral's, in a stack of
+                                  yours; exit 1 if one fails or cannot be told
+  corral-verify handover [--alone] -- COMMAND
+                                  starts COMMAND behind a closed gate, or not at all; with
+                                  --alone in a stack of yours
+  corral-verify version
+  corral-verify                   takes its list on standard input: corral does that
+
+What it prints: docs/verify.md; the stack: docs/alone.md.
+`
+
+func isHelp(arg string) bool { return arg == "-h" || arg == "--help" || arg == "help" }
+
 func run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args []string) error {
 	switch {
 	case len(args) == 0:
@@ -101,13 +134,23 @@ func run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args []
 		if err != nil {
 			return &exit.Error{Status: exit.Invalid, Err: err}
 		}
-		return verify(ctx, v, newEnv(), stdout)
+		signal.Ignore() // the agent's: whoever asked reads to the end, or goes away
+		ctx, cancel := context.WithTimeout(ctx, proofLimit)
+		defer cancel()
+		e := newEnv()
+		if e.resources, err = ownResources(); err != nil {
+			return err
+		}
+		return verify(ctx, v, e, stdout)
 	case args[0] == "handover":
 		return handover(ctx, args[1:], newEnv(), stderr)
 	case args[0] == "alone":
 		return verifyAlone(ctx, args[1:], newEnv(), stdout)
 	case args[0] == "version":
 		_, err := fmt.Fprintln(stdout, program, spec.Release())
+		return err
+	case isHelp(args[0]):
+		_, err := fmt.Fprint(stdout, usage)
 		return err
 	}
 	return exit.Invalidf("corral-verify reads its list on standard input; the other forms are `alone [--json]`, `handover [--alone] -- COMMAND` and `version`", "unknown argument %q", args[0])
@@ -165,6 +208,17 @@ func runChecks(ctx context.Context, service string, checks []spec.Check, e *env)
 	}
 }
 
+// undisturbed is what was found, if nobody stood in the way of looking.
+func (e *env) undisturbed(f finding) finding {
+	if e == nil || e.resources == nil {
+		return f
+	}
+	if why := e.resources.lowered(); why != "" {
+		return untold("%s", why)
+	}
+	return f
+}
+
 // examine runs one check. Whatever goes wrong with the check itself, a kind it
 // does not know included, could not be told.
 func examine(ctx context.Context, c spec.Check, e *env) finding {
@@ -175,11 +229,7 @@ func examine(ctx context.Context, c spec.Check, e *env) finding {
 	if !known {
 		return untold("this checker does not know it")
 	}
-	limit := checkLimit
-	if c.Kind() == "secret-absent-elsewhere" {
-		limit = searchLimit
-	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	ctx, cancel := context.WithTimeout(ctx, checkLimit)
 	defer cancel()
 	done := make(chan finding, 1)
 	go func() {
@@ -192,14 +242,18 @@ func examine(ctx context.Context, c spec.Check, e *env) finding {
 	}()
 	select {
 	case f := <-done:
-		return f
+		return e.undisturbed(f)
 	case <-ctx.Done():
 		// A check that ended in the same moment counts.
 		select {
 		case f := <-done:
-			return f
+			return e.undisturbed(f)
 		default:
-			return untold("no result within %v", limit)
+			f := untold("no result within %v", checkLimit)
+			if e != nil {
+				f.detail += e.crowded()
+			}
+			return f
 		}
 	}
 }

@@ -11,6 +11,9 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/corral-sandbox/corral/internal/exit"
 	"github.com/corral-sandbox/corral/internal/spec"
@@ -21,6 +24,10 @@ import (
 const (
 	asMain = "VERIFY_TEST_AS_MAIN"
 	asGate = "VERIFY_TEST_AS_GATE"
+	// asHolder makes it an ordinary user's, who looks for the socket of a child.
+	asHolder = "VERIFY_TEST_AS_HOLDER"
+	// asOwner has it make, as an ordinary user, the check that it names.
+	asOwner = "VERIFY_TEST_AS_OWNER"
 )
 
 func TestMain(m *testing.M) {
@@ -31,6 +38,21 @@ func TestMain(m *testing.M) {
 		}
 		fmt.Println("ready")
 		gateDNS{instance: instance}.answer(conn)
+	}
+	if check := os.Getenv(asOwner); check != "" {
+		e := newEnv()
+		e.root = os.Getenv("ROOT")
+		f := examine(context.Background(), spec.Check{Name: check}, e)
+		fmt.Printf("%q %q", f.result, f.detail)
+		return
+	}
+	switch os.Getenv(asHolder) {
+	case "1":
+		unseen()
+		return
+	case "child":
+		unseenChild()
+		return
 	}
 	if os.Getenv(asMain) != "" {
 		os.Unsetenv(asMain)
@@ -46,6 +68,7 @@ func tree(t *testing.T, files map[string]string) *env {
 	e := newEnv()
 	e.root = t.TempDir()
 	e.home = "/home/agent"
+	e.settle = 10 * time.Millisecond
 	for name, content := range files {
 		p := e.path(name)
 		dir := filepath.Dir(p)
@@ -113,7 +136,7 @@ func TestExamine(t *testing.T) {
 			{spec.Check{Name: "fine", Skip: "not here"}, spec.Skip, "not here"},
 			{spec.Check{Name: "from-the-future"}, spec.Untold, "does not know"},
 			{spec.Check{Name: "broke"}, spec.Untold, "broke: oh"},
-			{spec.Check{Name: "hangs"}, spec.Untold, "no result within 2s"},
+			{spec.Check{Name: "hangs"}, spec.Untold, "no result within 10s"},
 			{spec.Check{Name: "zero"}, spec.Untold, ""},
 		} {
 			got := examine(ctx, tt.check, nil)
@@ -122,6 +145,37 @@ func TestExamine(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Who lowers a limit of the checker's while it looks gets no answer from what it saw
+// then.
+func TestLoweredLimits(t *testing.T) {
+	defer func(saved map[string]check) { kinds = saved }(kinds)
+	var was unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &was); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Setrlimit(unix.RLIMIT_FSIZE, &was)
+	kinds = map[string]check{
+		"before": func(context.Context, spec.Check, *env) finding { return ok() },
+		"lower": func(context.Context, spec.Check, *env) finding {
+			unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: 1 << 40, Max: was.Max})
+			return ok()
+		},
+	}
+	e := newEnv()
+	var err error
+	if e.resources, err = ownResources(); err != nil {
+		t.Fatal(err)
+	}
+	if f := examine(t.Context(), spec.Check{Name: "before"}, e); f.result != spec.OK {
+		t.Errorf("%+v", f)
+	}
+	for _, name := range []string{"lower", "before"} {
+		if f := examine(t.Context(), spec.Check{Name: name}, e); f.result != spec.Untold || !strings.Contains(f.detail, "limit of file sizes was lowered to 1099511627776") {
+			t.Errorf("%s: %+v", name, f)
+		}
+	}
 }
 
 func TestEventsKeepTheOrder(t *testing.T) {
@@ -154,6 +208,15 @@ func TestMainRefusesWhatProvesNothing(t *testing.T) {
 		status := Main(t.Context(), strings.NewReader(tt.stdin), &out, &errs, strings.Fields(tt.args))
 		if status != exit.Invalid || !strings.Contains(errs.String(), tt.stderr) || out.Len() > 0 {
 			t.Errorf("%s: status %d, stderr %q, stdout %q", tt.name, status, &errs, &out)
+		}
+	}
+}
+
+func TestMainHelps(t *testing.T) {
+	for _, args := range []string{"-h", "--help", "help", "alone --help", "alone -h"} {
+		var out, errs bytes.Buffer
+		if status := Main(t.Context(), strings.NewReader(""), &out, &errs, strings.Fields(args)); status != exit.OK || out.String() != usage || errs.Len() > 0 {
+			t.Errorf("%s: status %d, stderr %q, stdout %q", args, status, &errs, &out)
 		}
 	}
 }

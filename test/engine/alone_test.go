@@ -32,8 +32,12 @@ type other struct {
 	project  string
 }
 
-// gateTag builds the gate image as make image does, once, and returns its tag.
-var gateTag = sync.OnceValues(func() (string, error) {
+// gateTag is the tag of the gate image that the stacks of others share. Whoever asks
+// for it removes the image.
+var gateTag = sync.OnceValues(buildGate)
+
+// buildGate builds the gate image as make image does, and returns its tag.
+func buildGate() (string, error) {
 	dirs, err := built()
 	if err != nil {
 		return "", err
@@ -49,7 +53,7 @@ var gateTag = sync.OnceValues(func() (string, error) {
 		return "", fmt.Errorf("the last line is not %q: %s", want, said)
 	}
 	return tag, nil
-})
+}
 
 // example prepares a folder of deploy/compose. Only the environment and a second
 // file, which overrides, put it into the lab.
@@ -81,7 +85,11 @@ func example(t *testing.T, name, override string) *other {
 
 func (o *other) compose(args ...string) result {
 	o.t.Helper()
-	return compose(o.t, o.dir, o.env, nil, append([]string{"--project-name", o.project, "--file", "compose.yaml", "--file", o.override}, args...)...)
+	return compose(o.t, o.dir, o.env, nil, o.args(args...)...)
+}
+
+func (o *other) args(more ...string) []string {
+	return append([]string{"--project-name", o.project, "--file", "compose.yaml", "--file", o.override}, more...)
 }
 
 // up brings the stack up as its reader would. Its volume of programs is its own,
@@ -379,7 +387,11 @@ configs:
 	}
 
 	// docs/alone.md: a gate that a document tells goes by another one in place.
-	doc := strings.TrimSpace(o.compose("exec", "-T", "db-gate", "cat", "/etc/corral/gate.json").out)
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/root/etc/corral/gate.json", pid(t, strings.TrimSpace(o.compose("ps", "--quiet", "db-gate").out))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc := string(b)
 	for _, tt := range []struct {
 		doc, says string
 		code      int
@@ -388,7 +400,7 @@ configs:
 		{strings.Replace(doc, `"class"`, `"klass"`, 1), "what was in force stays in force", 2},
 		{strings.Replace(doc, "5432}", "5433}", 1), "cannot change clients", 2},
 	} {
-		if r := o.compose("exec", "-T", "db-gate", "sh", "-c", "echo '"+tt.doc+"' >/run/gate.json && /opt/corral/bin/corral-gate refresh --spec /run/gate.json"); r.code != tt.code || !strings.Contains(r.out+r.err, tt.says) {
+		if r := composeTold(t, tt.doc, o.dir, o.env, nil, o.args("exec", "-T", "db-gate", "/opt/corral/bin/corral-gate", "refresh", "--spec", "-")...); r.code != tt.code || !strings.Contains(r.out+r.err, tt.says) {
 			t.Errorf("%s: %v", tt.doc, r)
 		}
 	}

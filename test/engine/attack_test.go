@@ -36,7 +36,7 @@ func TestVerifyCannotBeForged(t *testing.T) {
 	s.write("forge.pl", forge)
 	end := s.up("perl forge.pl & read -r _; kill $!", "lying in wait")
 	for range 3 {
-		if r := s.corral("verify"); r.code != 1 || !strings.Contains(r.err, "cannot tell") {
+		if r := s.corral("verify"); r.code != 1 || !strings.Contains(r.out+r.err, "cannot tell") {
 			t.Error(r)
 		}
 	}

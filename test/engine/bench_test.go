@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bufio"
 	"fmt"
 	"os"
 	"os/exec"
@@ -98,6 +99,55 @@ func BenchmarkFirstModelRequest(b *testing.B) {
 	b.ReportMetric(median(fenced)/median(unfenced), "ratio")
 	b.ReportMetric(median(typed)/median(unfenced), "typed-ratio")
 	b.Logf("fenced %.2f, from corral on %.2f, unfenced %.2f", fenced, typed, unfenced)
+}
+
+// How long corral verify takes for OpenCode under a policy of ten lines: of a
+// sandbox that is up, and with one that is brought up for it and taken down.
+func BenchmarkVerify(b *testing.B) {
+	testenv.Require(b, "harness")
+	model, err := lab.StartModel("127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { model.Close() })
+	s := cloned(b, 0, fmt.Sprintf(`profile: opencode
+name: proven
+egress:
+  defaults: false
+  allow:
+    - one.proven.test
+    - {domain: two.proven.test, ports: [443]}
+host_services:
+  - {name: model, port: %d}
+resources: {memory: 2g}
+`, model.Port()))
+	s.env = append(s.env, "CORRAL_CA_BUNDLE="+machineRoots)
+	for _, name := range []string{"one.proven.test", "two.proven.test"} {
+		s.lab.DNS.Set(name, lab.A("44.10.0.10"))
+	}
+	if r := s.build(); r.code != 0 {
+		b.Fatal(r)
+	}
+	verify := func(b *testing.B) {
+		var took []float64
+		for b.Loop() {
+			began := time.Now()
+			r := s.corral("verify")
+			took = append(took, time.Since(began).Seconds())
+			if r.code != 0 {
+				b.Fatal(r)
+			}
+		}
+		b.ReportMetric(median(took), "s/op")
+		b.ReportMetric(0, "ns/op")
+		b.Logf("%.2f", took)
+	}
+	b.Run("throw-away", verify)
+	_, out := s.begin(os.Stderr, "shell", "--", "sh", "-c", "echo up; exec sleep infinity")
+	if line, err := bufio.NewReader(out.f).ReadString('\n'); err != nil || line != "up\n" {
+		b.Fatalf("%q, %v", line, err)
+	}
+	b.Run("up", verify) // corral down ends it
 }
 
 func median(s []float64) float64 {

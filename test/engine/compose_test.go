@@ -43,6 +43,12 @@ var composeCommand = sync.OnceValues(func() ([]string, error) {
 // compose is a command of Docker Compose in a folder.
 func compose(t testing.TB, dir string, env []string, as *syscall.Credential, args ...string) result {
 	t.Helper()
+	return composeTold(t, "", dir, env, as, args...)
+}
+
+// composeTold gives it something to read.
+func composeTold(t testing.TB, stdin, dir string, env []string, as *syscall.Credential, args ...string) result {
+	t.Helper()
 	argv, err := composeCommand()
 	if err != nil {
 		t.Fatal(err)
@@ -52,7 +58,7 @@ func compose(t testing.TB, dir string, env []string, as *syscall.Credential, arg
 	argv = slices.Concat(argv, args)
 	c := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	var out, errs bytes.Buffer
-	c.Dir, c.Env, c.Stdout, c.Stderr, c.WaitDelay = dir, env, &out, &errs, 10*time.Second
+	c.Dir, c.Env, c.Stdin, c.Stdout, c.Stderr, c.WaitDelay = dir, env, strings.NewReader(stdin), &out, &errs, 10*time.Second
 	if as != nil {
 		c.SysProcAttr = &syscall.SysProcAttr{Credential: as}
 	}

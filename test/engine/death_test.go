@@ -70,6 +70,25 @@ func worker(t testing.TB, gate string) int {
 	return 0
 }
 
+// memoryLimit is the file that says how much memory a container may use, and what it
+// has where that is any.
+func memoryLimit(t testing.TB, container string) (file, none string) {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid(t, container)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		switch f := strings.SplitN(strings.TrimSpace(line), ":", 3); {
+		case f[1] == "memory":
+			return filepath.Join("/sys/fs/cgroup/memory", f[2], "memory.limit_in_bytes"), "-1"
+		case f[1] == "":
+			file, none = filepath.Join("/sys/fs/cgroup", f[2], "memory.max"), "max"
+		}
+	}
+	return file, none
+}
+
 func signal(t testing.TB, pid int, sig syscall.Signal) {
 	t.Helper()
 	if err := syscall.Kill(pid, sig); err != nil {
@@ -137,20 +156,21 @@ func TestDeath(t *testing.T) {
 		}, "its worker was replaced", true, false, "is up already"},
 		"out of memory": {func(t *testing.T, s *sandbox) {
 			// Hardly more than it has, whatever that is by then; who asks may be ended too.
-			run(t, "timeout", "60", "sh", "-c", fmt.Sprintf("until docker logs %[1]s 2>&1 | grep -q 'starting another'; do for m in 7 8 9 10 11 12 14; do docker update --memory ${m}m --memory-swap ${m}m %[1]s && break; done; docker exec %[1]s %[2]s/bin/corral-gate status; done >/dev/null 2>&1; :", s.gate(), spec.GuestDir))
-			docker(t, "update", "--memory", "512m", "--memory-swap", "512m", s.gate())
+			// Past the engine, which cannot take a limit back.
+			file, none := memoryLimit(t, s.gate())
+			run(t, "timeout", "60", "sh", "-c", fmt.Sprintf("until docker logs %[1]s 2>&1 | grep -q 'starting another'; do for m in 7 8 9 10 11 12 14; do echo ${m}M >%[3]s && break; done; docker exec %[1]s %[2]s/bin/corral-gate status; done >/dev/null 2>&1; echo %[4]s >%[3]s", s.gate(), spec.GuestDir, file, none))
 			run(t, "timeout", "30", "sh", "-c", fmt.Sprintf("until docker exec %s %s/bin/corral-gate status >/dev/null; do :; done", s.gate(), spec.GuestDir))
 		}, "its worker was replaced", true, false, "is up already"},
 		"PID 1 killed": {func(t *testing.T, s *sandbox) {
 			signal(t, pid(t, s.gate()), syscall.SIGKILL)
 			docker(t, "wait", s.gate())
-		}, "no network (gate is gone): it was killed", false, false, "the gate is made anew (it is gone: it was killed), and main with it"},
+		}, "no network (gate is gone): it was killed, status 137", false, false, "the gate is made anew (it is gone: it was killed, status 137), and main with it"},
 		"PID 1 stopped": {func(t *testing.T, s *sandbox) {
 			signal(t, pid(t, s.gate()), syscall.SIGSTOP)
 		}, "gate does not answer", false, true, "the gate is made anew (it does not answer)"},
 		"killed": {func(t *testing.T, s *sandbox) {
 			docker(t, "kill", s.gate())
-		}, "no network (gate is gone): it was killed", false, false, "the gate is made anew"},
+		}, "no network (gate is gone): it was killed, status 137", false, false, "the gate is made anew"},
 		"asked to end": {func(t *testing.T, s *sandbox) {
 			docker(t, "stop", s.gate())
 		}, "no network (gate is gone)", false, false, "the gate is made anew"},
@@ -216,7 +236,7 @@ func TestRunLosesItsGate(t *testing.T) {
 		die  []string
 		said string
 	}{
-		"killed":    {[]string{"kill"}, "the gate ended (it was killed)"},
+		"killed":    {[]string{"kill"}, "the gate ended (it was killed, status 137)"},
 		"stopped":   {[]string{"stop"}, "the gate ended (it was stopped)"},
 		"removed":   {[]string{"rm", "--force"}, "the gate ended (it was"},
 		"restarted": {[]string{"restart", "--time", "1"}, "the gate ended (it was"},
@@ -254,7 +274,7 @@ func TestRunLosesItsGateOnATerminal(t *testing.T) {
 	term, wait := s.onTerminal("run", "--", "bash", "-c", "echo up; exec sleep infinity")
 	term.await(t, "up\r\n")
 	docker(t, "kill", s.gate())
-	term.await(t, "\r\ncorral: the gate ended (it was killed): the agent has no network any more and is ended\r\n")
+	term.await(t, "\r\ncorral: the gate ended (it was killed, status 137): the agent has no network any more and is ended\r\n")
 	term.await(t, "hint: corral run starts both anew")
 	if code := wait(); code != 1 {
 		t.Errorf("status %d", code)

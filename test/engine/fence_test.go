@@ -1,10 +1,8 @@
 package engine
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -45,52 +43,6 @@ func TestNoCapabilityEver(t *testing.T) {
 	r := s.corral("run", "--", "cat", "/proc/self/status")
 	if n := len(regexp.MustCompile(`(?m)^Cap\w+:\s*0+$`).FindAllString(r.out, -1)); n != 5 {
 		t.Errorf("the harness's first instruction: %d empty sets of 5: %v", n, r)
-	}
-}
-
-// The hostile agent: whatever it tries, nothing reaches the corral bridge for
-// an address that the policy does not list, and nobody is asked for a name.
-func TestPrisoner(t *testing.T) {
-	// Alone: nothing of any sandbox may leave meanwhile, and nobody else may ask for a name.
-	s := project(t, allowed)
-	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
-	s.lab.Control(t, "corral")
-	b, err := os.ReadFile(filepath.Join(s.bin, "corral-prisoner"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.write("corral-prisoner", string(b))
-	if err := os.Chmod(filepath.Join(s.dir, "corral-prisoner"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	probes := lab.Probes()
-	targets, err := json.Marshal(map[string]any{
-		"unlisted": probes.Unlisted, "resolver": probes.Resolver, "metadata": probes.Metadata, "ipv6": probes.IPv6,
-		"gateway": "172.30.0.1", "listener": "172.30.0.1:9", "allowed": []string{"44.10.0.10:443"}, "names": []string{"secret.evil.test", "unlisted.test"},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.write("targets.json", string(targets))
-	capture := s.lab.Capture(t, bridge)
-	asked, heard := len(s.lab.DNS.Queries()), len(s.lab.Authority.Queries())
-
-	r := s.corral("run", "--", "./corral-prisoner", "--json", "--targets", "targets.json")
-	attempts := strings.Count(r.out, "\n")
-	if r.code != 0 || attempts < 40 {
-		t.Errorf("%d attempts: %v", attempts, r)
-	}
-	listed := map[netip.Addr]bool{netip.MustParseAddr("44.10.0.10"): true, lab.NameServer: true}
-	if left := capture.Match(func(p lab.Packet) bool { return !listed[p.Dst] }); len(left) > 0 {
-		t.Errorf("%d packets to unlisted addresses, the first %v", len(left), left[0])
-	}
-	for _, q := range s.lab.DNS.Queries()[asked:] {
-		if !strings.EqualFold(strings.TrimSuffix(q.Name, "."), "api.allowed.test") {
-			t.Errorf("the name server was asked for %v", q)
-		}
-	}
-	if q := s.lab.Authority.Queries()[heard:]; len(q) > 0 {
-		t.Errorf("somebody's name server was asked for %v", q[0])
 	}
 }
 

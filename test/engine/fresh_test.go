@@ -1,11 +1,20 @@
 package engine
 
 import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/corral-sandbox/corral/internal/command"
+	"github.com/corral-sandbox/corral/internal/testenv"
 )
 
 // R128: what is installed, and nothing of where it was built, makes a fence: on
@@ -64,4 +73,41 @@ func images(t *testing.T) map[string]bool {
 		all[name] = true
 	}
 	return all
+}
+
+// The gate's image holds its programs and what they need, and nothing that anybody
+// could make use of there.
+func TestGateImageHoldsLittle(t *testing.T) {
+	testenv.Require(t, "engine")
+	tag, err := buildGate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { docker(t, "rmi", "--no-prune", "corral-gate:"+tag) })
+	id := docker(t, "create", "corral-gate:"+tag)
+	t.Cleanup(func() { docker(t, "rm", id) })
+	b, err := command.Run(t.Context(), nil, "docker", "export", id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	expected := regexp.MustCompile(`^(opt/corral/bin/corral-(gate|verify)|usr/sbin/(ip6?tables(-[a-z]+)*|xtables-(nft|legacy)-multi)|etc/alternatives/ip6?tables(-[a-z]+)?|(usr/)?lib(64)?/([a-z0-9_]+-linux-gnu[a-z0-9]*/)?(xtables/)?(lib[a-zA-Z0-9_]+|ld-linux[-a-z0-9_]*)\.so[.0-9]*|etc/(hostname|hosts|mtab|resolv\.conf)|dev/console|\.dockerenv)$`)
+	files := 0
+	for archive := tar.NewReader(bytes.NewReader(b)); ; files++ {
+		h, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h.Typeflag != tar.TypeDir && !expected.MatchString(h.Name) {
+			t.Errorf("%s: who needs it?", h.Name)
+		}
+		if h.FileInfo().Mode()&(fs.ModeSetuid|fs.ModeSetgid) != 0 || h.Uid != 0 || h.Gid != 0 {
+			t.Errorf("%s: %v, %d:%d", h.Name, h.FileInfo().Mode(), h.Uid, h.Gid)
+		}
+	}
+	if files < 50 {
+		t.Errorf("%d files", files)
+	}
 }

@@ -292,6 +292,7 @@ func TestInstallConditions(t *testing.T) {
 				words := []any{"/bin/sh", "-c", script, "trial"}
 				m["Cmd"] = append(words[1:], append([]any{m["Entrypoint"].([]any)[0]}, m["Cmd"].([]any)...)...)
 				m["Entrypoint"] = words[:1]
+				m["Image"] = testenv.BaseImage // the gate's has no shell
 			}
 		}
 	}

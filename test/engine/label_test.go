@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -34,4 +35,44 @@ func TestLabelsOfImagesProveNothing(t *testing.T) {
 	if r := s.corral("status"); !strings.Contains(r.out, "not up") {
 		t.Errorf("somebody else's container counts: %v", r)
 	}
+}
+
+// A container of corral's with a label that corral never wrote: what it is
+// cannot be told, so nothing is done beside it, and a person learns what it
+// is and how to be rid of it.
+func TestLabelsThatMakeNoSense(t *testing.T) {
+	// Alone: every sandbox of the machine is in its way.
+	g := greet(t, "127.0.0.1:0")
+	s := project(t, serviced("odd-labels", g.port))
+	end := s.up("echo up; read -r _", "up") // so there is a relay, and somebody to ask whom it serves
+	for name, labels := range map[string][]string{
+		"empty address": {"dev.corral.role=gate", fmt.Sprintf("dev.corral.relays=%d", g.port), "dev.corral.address="},
+		"no address":    {"dev.corral.role=gate", fmt.Sprintf("dev.corral.relays=%d", g.port), "dev.corral.address=gate"},
+		"no mounts":     {"dev.corral.role=service", "dev.corral.sandbox=odd", "dev.corral.shields=[", "dev.corral.policy-path=" + s.dir + "/corral.yaml"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			args := []string{"create", "--name", "corral-odd-" + s.id}
+			for _, l := range labels {
+				args = append(args, "--label", l)
+			}
+			id := docker(t, append(args, testenv.BaseImage, "true")...)
+			o := *s
+			o.tb = t
+			other := o.another(filepath.Join(filepath.Dir(s.dir), "other"), serviced("other", g.port))
+			if strings.Contains(labels[1], "sandbox") {
+				other = &o
+			}
+			r := other.corral("run", "--accept", "--", "true")
+			if r.code != 1 || !strings.Contains(r.err, "container corral-odd-"+s.id+": label dev.corral.") || !strings.Contains(r.err, "docker rm --force corral-odd-"+s.id) {
+				t.Error(r)
+			}
+			docker(t, "rm", "--force", id)
+			if other != &o {
+				if r := other.corral("run", "--", "true"); r.code != 0 {
+					t.Error(r)
+				}
+			}
+		})
+	}
+	end()
 }

@@ -19,7 +19,7 @@ func TestOddPaths(t *testing.T) {
 	t.Parallel()
 	s := project(t, nothing)
 	home := filepath.Dir(s.dir)
-	names := []string{"a b", "a:b", "a,b", "a$HOME", "a$$b", "a#b", `a"b'c`, `a\b`, "naïve", "-x", "end ", "a=b", "{a}", "%s", "ro"}
+	names := []string{"a b", "a:b", "a,b", "a$HOME", "a$$b", "a#b", `a"b'c`, `a\b`, "naïve", "-x", "end ", "a=b", "{a}", "%s", "ro", "a\u00a0b", "a\u3000b"}
 	policy := "profile: shell\nname: odd\nmounts:\n  rw:\n"
 	for _, n := range names {
 		dir := filepath.Join(home, "odd", n)
@@ -103,6 +103,45 @@ func TestReadOnlyIsRecursive(t *testing.T) {
 	}
 }
 
+// What somebody mounts on the host below what is mounted, or takes away there, changes
+// nothing inside, and the proof is of what is inside. What is mounted inside is found.
+func TestVerifyMountedLater(t *testing.T) {
+	t.Parallel()
+	s := project(t, nothing)
+	before, later := s.dir+"/before", s.dir+"/later"
+	s.own(before, later)
+	var undo []string
+	defer func() {
+		for _, at := range undo {
+			_ = unix.Unmount(at, unix.MNT_DETACH)
+		}
+	}()
+	tmpfs := func(at string) {
+		t.Helper()
+		if err := unix.Mount("none", at, "tmpfs", 0, "mode=0777"); err != nil {
+			t.Fatal(err)
+		}
+		undo = append(undo, at)
+	}
+	tmpfs(before)
+	end := s.up("echo up; read -r _", "up")
+	defer end()
+	tmpfs(later)
+	if r := s.corral("verify"); r.code != 0 {
+		t.Errorf("mounted on the host later: %v", r)
+	}
+	if err := unix.Unmount(before, 0); err != nil {
+		t.Fatal(err)
+	}
+	if r := s.corral("verify"); r.code != 0 {
+		t.Errorf("taken away on the host later: %v", r)
+	}
+	run(t, "nsenter", "--target", strconv.Itoa(pid(t, s.agent())), "--mount", "mount", "-t", "tmpfs", "none", later)
+	if r := s.corral("verify"); r.code != 1 || !strings.Contains(r.out, "FAIL mounts-only-declared: ") || !strings.Contains(r.out, later) {
+		t.Errorf("mounted inside too: %v", r)
+	}
+}
+
 // The agent is whoever the person is, whatever number that is, with a name.
 func TestAnyPerson(t *testing.T) {
 	t.Parallel()
@@ -175,7 +214,7 @@ func TestLinksGrantNothing(t *testing.T) {
 	}
 }
 
-// R118: however little a policy says of the network, it is closed.
+// R118: however little a policy says of the network, it is closed, in each mode.
 func TestSilenceIsClosed(t *testing.T) {
 	// Alone: nothing may reach the canary meanwhile.
 	s := project(t, nothing)
@@ -187,6 +226,17 @@ func TestSilenceIsClosed(t *testing.T) {
 		if r.code != 0 || !strings.HasPrefix(r.out, lab.Canary.String()+" 1 ") {
 			t.Errorf("%q: %v", egress, r)
 		}
+	}
+	const daemon = "mode: daemon\nprofile_options: {shell: {command: " + forever + "}}\n"
+	for _, egress := range []string{"", "egress: {allow: []}\n"} {
+		s.write("corral.yaml", nothing+daemon+egress)
+		if r := s.corral("up", "--accept"); r.code != 0 {
+			t.Fatalf("%q: %v", egress, r)
+		}
+		if r := s.corral("shell", "--", "bash", "-c", connect+fmt.Sprintf("t %v 443", lab.Canary)); r.code != 0 || !strings.HasPrefix(r.out, lab.Canary.String()+" 1 ") {
+			t.Errorf("always on, %q: %v", egress, r)
+		}
+		s.must("down")
 	}
 	if left := capture.To(lab.Canary); len(left) > 0 {
 		t.Errorf("%d packets left", len(left))

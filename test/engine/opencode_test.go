@@ -211,8 +211,8 @@ func TestOpenCode(t *testing.T) {
 	})
 
 	t.Run("verify, with its providers", func(t *testing.T) {
-		for _, name := range providers { // R053
-			s.lab.DNS.Set(name, lab.A("44.10.0.10"))
+		for i, name := range providers { // R053
+			s.lab.DNS.Set(name, lab.A(fmt.Sprintf("44.10.0.%d", 10+i)))
 		}
 		r := s.corral("verify")
 		if _, skipped := tally(t, r); r.code != 0 || skipped != 2 || !strings.Contains(r.out, "skip secret-absent-elsewhere: the policy has no secrets") || !strings.Contains(r.out, "skip no-credential-dir:.local/share/opencode: the sandbox's own: ") {
@@ -329,6 +329,7 @@ func common(a, b []string) int {
 func plainVerify(out, dir string, port uint16) string {
 	out = strings.ReplaceAll(out, dir, "/home/you/project")
 	out = strings.ReplaceAll(out, fmt.Sprintf("host-service:%d", port), "host-service:8081")
+	out = strings.ReplaceAll(out, fmt.Sprintf("relay-%d:", port), "relay-8081:")
 	const stores = "ok   no-credential-dir:"
 	var lines []string
 	folded := 0

@@ -57,7 +57,25 @@ func (lost) WriteHeader(int)             { panic(http.ErrAbortHandler) }
 // before puts a proxy in front of the engine and returns its address.
 func before(t *testing.T, dir string, nth int, how failure) (*proxy, string) {
 	t.Helper()
-	socket := filepath.Join(dir, fmt.Sprintf("%d-%d.sock", nth, how))
+	p := &proxy{nth: int64(nth), how: how}
+	return p, between(t, filepath.Join(dir, fmt.Sprintf("%d-%d.sock", nth, how)), func(engine http.Handler) http.Handler {
+		p.next = engine
+		return p
+	})
+}
+
+// toEngine leads to the engine. As corral does it asks for nothing packed: there it
+// would take longer than all that a sandbox asks.
+func toEngine() *http.Transport {
+	return &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: pens, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", "/var/run/docker.sock")
+	}}
+}
+
+// between puts what wrap makes of the engine at a socket that anybody may use,
+// and returns its address.
+func between(t *testing.T, socket string, wrap func(engine http.Handler) http.Handler) string {
+	t.Helper()
 	l, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
@@ -66,19 +84,16 @@ func before(t *testing.T, dir string, nth int, how failure) (*proxy, string) {
 		t.Fatal(err)
 	}
 	engine := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: "engine"})
-	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", "/var/run/docker.sock")
-	}}
+	transport := toEngine()
 	engine.Transport, engine.FlushInterval = transport, -1
 	engine.ErrorLog = log.New(io.Discard, "", 0)
-	p := &proxy{nth: int64(nth), how: how, next: engine}
-	server := &http.Server{Handler: p, ErrorLog: engine.ErrorLog}
+	server := &http.Server{Handler: wrap(engine), ErrorLog: engine.ErrorLog}
 	go server.Serve(l)
 	t.Cleanup(func() {
 		server.Close()
 		transport.CloseIdleConnections()
 	})
-	return p, "unix://" + socket
+	return "unix://" + socket
 }
 
 // Whichever call of a run the engine fails, the failure is told, no agent runs

@@ -98,12 +98,12 @@ func TestUp(t *testing.T) {
 		said   string // by up
 		kept   string // a container that is not touched
 	}{
-		{"service killed", []string{"kill", s.agent()}, "main is started again (it was killed)", s.gate()},
+		{"service killed", []string{"kill", s.agent()}, "main is started again (it was killed, status 137)", s.gate()},
 		{"service removed", []string{"rm", "--force", s.agent()}, "main is made anew (it is gone)", s.gate()},
 		{"service paused", []string{"pause", s.agent()}, "main was paused: it goes on", s.gate()},
 		{"gate paused", []string{"pause", s.gate()}, "gate was paused: it goes on", s.agent()},
 		{"gate removed", []string{"rm", "--force", s.gate()}, "the gate is made anew (it is gone), and main with it: what ran there was ended", ""},
-		{"gate killed", []string{"kill", s.gate()}, "the gate is made anew (it is gone: it was killed)", ""},
+		{"gate killed", []string{"kill", s.gate()}, "the gate is made anew (it is gone: it was killed, status 137)", ""},
 		{"gate restarted", []string{"restart", "--time", "2", s.gate()}, "main is made anew (its gate was started again)", ""},
 	} {
 		before := ""
@@ -304,7 +304,7 @@ func TestUpOfARepository(t *testing.T) {
 	s.write(file, text)
 	s.must("up", "--accept")
 	docker(t, "kill", s.gate())
-	if r := s.corral("up"); r.code != 0 || !strings.Contains(r.err, "the gate is made anew (it is gone: it was killed), and main with it") {
+	if r := s.corral("up"); r.code != 0 || !strings.Contains(r.err, "the gate is made anew (it is gone: it was killed, status 137), and main with it") {
 		t.Errorf("all of it anew: %v", r)
 	}
 	docker(t, "rm", "--force", s.agent())
@@ -330,7 +330,7 @@ func TestUpOfARepository(t *testing.T) {
 	}
 
 	docker(t, "kill", s.agent())
-	if r := s.corral("up"); r.code != 0 || !strings.Contains(r.err, "main is started again (it was killed)") {
+	if r := s.corral("up"); r.code != 0 || !strings.Contains(r.err, "main is started again (it was killed, status 137)") {
 		t.Errorf("as it was: %v", r)
 	}
 	docker(t, "kill", s.agent())
@@ -474,7 +474,7 @@ func TestUpWatch(t *testing.T) {
 	c, _ := s.begin(said, "up", "--watch")
 	mark := said.await(t, 0, "watching "+s.id)
 	docker(t, "kill", s.gate())
-	mark = said.await(t, mark, "the gate is made anew (it is gone: it was killed)")
+	mark = said.await(t, mark, "the gate is made anew (it is gone: it was killed, status 137)")
 	mark = said.await(t, mark, s.id+" is up\n")
 	docker(t, "rm", "--force", s.agent())
 	mark = said.await(t, mark, "main is made anew (it is gone)")

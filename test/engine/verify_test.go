@@ -8,11 +8,14 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/corral-sandbox/corral/internal/plan"
 	"github.com/corral-sandbox/corral/internal/spec"
+	"github.com/corral-sandbox/corral/internal/testenv"
 	"github.com/corral-sandbox/corral/test/lab"
 )
 
@@ -21,7 +24,7 @@ func TestVerifyThrowAway(t *testing.T) {
 	s := project(t, allowed)
 	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
 	r := s.corral("verify")
-	if r.code != 0 {
+	if r.code != 0 || !strings.Contains(r.err, "corral: nothing is up: ") {
 		t.Fatal(r)
 	}
 	for _, line := range []string{
@@ -36,6 +39,23 @@ func TestVerifyThrowAway(t *testing.T) {
 	}
 	if left := s.containers(); len(left) > 0 {
 		t.Errorf("left after verify: %v", left)
+	}
+}
+
+// A gate of a run whose service does not run yet, or any more, is a sandbox that is on its
+// way, and neither one that is up nor none.
+func TestVerifyWhileStarting(t *testing.T) {
+	t.Parallel()
+	s := project(t, nothing)
+	var labels []string
+	for name, value := range map[string]string{"sandbox": s.id, "role": "gate", "service": "main", "purpose": "run", "policy-path": s.dir + "/corral.yaml", "address": "172.30.0.250"} {
+		labels = append(labels, "--label", "dev.corral."+name+"="+value)
+	}
+	gate := docker(t, slices.Concat([]string{"create", "--name", s.gate()}, labels, []string{testenv.BaseImage, "true"})...)
+	t.Cleanup(func() { docker(t, "rm", "--force", gate) })
+	r := s.corral("verify")
+	if r.code != 1 || r.out != "FAIL checks: cannot tell: sandbox "+s.id+" is starting or ending\n0 passed, 0 skipped, 1 failed\n" || !strings.Contains(r.err, "hint: wait") || strings.Contains(r.err, "is up already") {
+		t.Error(r)
 	}
 }
 
@@ -61,8 +81,23 @@ func TestVerifyRunning(t *testing.T) {
 		}
 		events++
 	}
+	if !strings.HasPrefix(r.out, fmt.Sprintf(`{"version":%d,`, spec.Version)) || !strings.Contains(strings.SplitN(r.out, "\n", 2)[0], `"purpose":"run"`) || strings.Contains(r.err, "nothing is up") {
+		t.Errorf("what was proven is told as %.200q, %q", r.out, r.err)
+	}
 	if events < 35 {
 		t.Errorf("%d events", events)
+	}
+	// Several at once: each proves it by itself.
+	var at sync.WaitGroup
+	results := make([]result, 3)
+	for i := range results {
+		at.Go(func() { results[i] = s.corral("verify") })
+	}
+	at.Wait()
+	for _, r := range results {
+		if r.code != 0 {
+			t.Errorf("beside two others: %v", r)
+		}
 	}
 	if after := s.containers(); strings.Join(after, " ") != strings.Join(before, " ") {
 		t.Errorf("containers %v became %v", before, after)

@@ -6,9 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -319,19 +317,6 @@ func run(t *testing.T, lines ...string) func(namespace) {
 // no hook if it has no kind.
 func native(t *testing.T, family uint8, table, kind string, priority int32) func(namespace) {
 	return func(n namespace) {
-		message := func(what int, flags uint16, attrs ...*nl.RtAttr) []byte {
-			req := nl.NewNetlinkRequest(what, int(flags))
-			req.AddData(&nl.Nfgenmsg{NfgenFamily: family, Version: nl.NFNETLINK_V0})
-			for _, a := range attrs {
-				req.AddData(a)
-			}
-			return req.Serialize()
-		}
-		batch := func(what int) []byte {
-			req := nl.NewNetlinkRequest(what, 0)
-			req.AddData(&nl.Nfgenmsg{Version: nl.NFNETLINK_V0, ResId: nl.Swap16(unix.NFNL_SUBSYS_NFTABLES)})
-			return req.Serialize()
-		}
 		chain := []*nl.RtAttr{nl.NewRtAttr(unix.NFTA_CHAIN_TABLE, nl.ZeroTerminated(table)), nl.NewRtAttr(unix.NFTA_CHAIN_NAME, nl.ZeroTerminated("base"))}
 		if kind != "" {
 			hook := nl.NewRtAttr(unix.NFTA_CHAIN_HOOK|unix.NLA_F_NESTED, nil)
@@ -339,26 +324,7 @@ func native(t *testing.T, family uint8, table, kind string, priority int32) func
 			hook.AddRtAttr(unix.NFTA_HOOK_PRIORITY, nl.BEUint32Attr(uint32(priority)))
 			chain = append(chain, hook, nl.NewRtAttr(unix.NFTA_CHAIN_TYPE, nl.ZeroTerminated(kind)))
 		}
-		const subsystem = unix.NFNL_SUBSYS_NFTABLES << 8
-		const create = unix.NLM_F_CREATE | unix.NLM_F_ACK
-		text := slices.Concat(batch(unix.NFNL_MSG_BATCH_BEGIN),
-			message(subsystem|unix.NFT_MSG_NEWTABLE, create, nl.NewRtAttr(unix.NFTA_TABLE_NAME, nl.ZeroTerminated(table))),
-			message(subsystem|unix.NFT_MSG_NEWCHAIN, create, chain...),
-			batch(unix.NFNL_MSG_BATCH_END))
-		n.do(func() {
-			fd := must(unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER))
-			defer unix.Close(fd)
-			check(t, unix.Sendto(fd, text, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}))
-			for range 2 {
-				b := make([]byte, 4096)
-				got, _, err := unix.Recvfrom(fd, b, 0)
-				check(t, err)
-				for _, m := range must(syscall.ParseNetlinkMessage(b[:got])) {
-					if code := int32(nl.NativeEndian().Uint32(m.Data)); m.Header.Type == unix.NLMSG_ERROR && code != 0 {
-						t.Fatalf("nf_tables: %v", unix.Errno(-code))
-					}
-				}
-			}
-		})
+		n.nfChange(t, family, unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, nl.NewRtAttr(unix.NFTA_TABLE_NAME, nl.ZeroTerminated(table)))
+		n.nfChange(t, family, unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, chain...)
 	}
 }

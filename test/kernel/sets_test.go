@@ -124,3 +124,42 @@ func TestSetTamperingShows(t *testing.T) {
 		}
 	})
 }
+
+// A set with the same entries and type may match others: what it was made with is
+// read too, and none of ours has any of it.
+func TestSetOptionsShow(t *testing.T) {
+	want := netfilter.Set{Name: pins.Name, Entries: []netfilter.Entry{entry("44.10.0.10", 443)}}
+	for _, tt := range []struct{ options, want string }{
+		{"hash:ip,port bitmask 44.10.0.10", "foreign option bitmask"},
+		{"hash:ip,port netmask 31", "foreign option netmask"},
+		{"hash:ip,port timeout 0", "foreign option timeout"},
+		{"hash:ip,port counters", "foreign option flags"},
+		{"hash:ip,port comment", "foreign option flags"},
+		{"hash:ip,port skbinfo", "foreign option flags"},
+		{"hash:ip,port forceadd", "foreign option flags"},
+		{"hash:ip,port family inet hashsize 64 maxelem 4", "revision"}, // harmless, and yet not ours
+	} {
+		t.Run(tt.options, func(t *testing.T) {
+			n := newNamespace(t)
+			k := n.open(t)
+			n.applySets(t, k, want)
+			if d := netfilter.DiffSets([]netfilter.Set{want}, n.readSets(t, k, pins.Name)); len(d) > 0 {
+				t.Fatal(d)
+			}
+			n.run(t, "ipset create other "+tt.options)
+			n.run(t, "ipset add other 44.10.0.10,tcp:443")
+			n.run(t, "ipset swap other "+pins.Name)
+			n.do(func() {
+				_, err := k.ReadSets(t.Context(), pins.Name)
+				if err == nil || !strings.Contains(err.Error(), "set "+pins.Name+": ") || !strings.Contains(err.Error(), tt.want) {
+					t.Errorf("%v", err)
+				}
+			})
+			// Made anew it is ours again.
+			n.applySets(t, k, want)
+			if d := netfilter.DiffSets([]netfilter.Set{want}, n.readSets(t, k, pins.Name)); len(d) > 0 {
+				t.Error(d)
+			}
+		})
+	}
+}

@@ -307,12 +307,14 @@ func acquire() (*os.File, error) {
 }
 
 // sweep removes every trace of a lab from the host. The namespace has no name,
-// so it ended with the process that made it.
+// so it ended with the process that made it; the kernel takes its link away soon
+// after, perhaps while this looks.
 func sweep() error {
 	link, err := netlink.LinkByName(hostLink)
 	if err == nil {
 		err = netlink.LinkDel(link)
-	} else if errors.As(err, new(netlink.LinkNotFoundError)) {
+	}
+	if errors.As(err, new(netlink.LinkNotFoundError)) || errors.Is(err, unix.ENODEV) {
 		err = nil
 	}
 	return errors.Join(err, lower())

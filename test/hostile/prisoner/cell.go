@@ -26,6 +26,12 @@ type targets struct {
 	Allowed  []netip.AddrPort `json:"allowed"`  // what is granted; every other port there is not
 	Peers    []netip.Addr     `json:"peers"`    // other sandboxes
 	Names    []string         `json:"names"`    // unlisted names
+	Upstream netip.Addr       `json:"upstream"` // the name server that the gate itself asks
+
+	AllowedNames []string `json:"allowed_names"` // what the first of Allowed is called
+	ReadWrite    string   `json:"read_write"`    // a directory of the host's that is ours to write
+	ReadOnly     []string `json:"read_only"`     // directories of the host's that are ours to read
+	Outside      []string `json:"outside"`       // files of the host's that are not ours at all
 }
 
 func parseTargets(r io.Reader) (targets, error) {
@@ -39,7 +45,8 @@ func parseTargets(r io.Reader) (targets, error) {
 // cell is where an attempt is made from.
 type cell struct {
 	targets
-	scratch string // a directory of ours, removed at the end
+	scratch   string // a directory of ours, removed at the end
+	inherited result // what was open to us before we opened anything
 }
 
 // outcome is what came of an attempt, seen from inside.
@@ -49,6 +56,7 @@ const (
 	blocked outcome = "blocked"
 	escaped outcome = "escaped"
 	missing outcome = "absent" // this kernel or this run does not have that way
+	known   outcome = "known"  // it got where its sandbox is known not to keep it from
 )
 
 type result struct {
@@ -59,6 +67,8 @@ type result struct {
 func out(format string, args ...any) result    { return result{escaped, fmt.Sprintf(format, args...)} }
 func held(format string, args ...any) result   { return result{blocked, fmt.Sprintf(format, args...)} }
 func absent(format string, args ...any) result { return result{missing, fmt.Sprintf(format, args...)} }
+
+func limit(format string, args ...any) result { return result{known, fmt.Sprintf(format, args...)} }
 
 var noTarget = absent("no target given")
 
@@ -99,14 +109,15 @@ func refusal(err error) result {
 	return judge(err)
 }
 
-// worst is the first escape of several tries, else the last result.
+// worst is the first escape of several tries, else the first known limit, else
+// one that was blocked, else the last result.
 func worst(results ...result) result {
 	last := noTarget
 	for _, r := range results {
 		if r.outcome == escaped {
 			return r
 		}
-		if last.outcome != blocked {
+		if last.outcome != known && (r.outcome == known || last.outcome != blocked) {
 			last = r
 		}
 	}

@@ -68,7 +68,7 @@ var fileAttempts = []attempt{
 		)
 	}},
 	{"files", "devices", "a device of the host's is open to us", func(context.Context, *cell) result {
-		return each([]string{"/dev/mem", "/dev/kmem", "/dev/port", "/dev/kmsg", "/dev/sda", "/dev/vda", "/dev/nvme0n1", "/dev/fuse", "/dev/kvm", "/dev/vhost-vsock", "/dev/vhost-net", "/dev/vsock", "/dev/loop-control", "/dev/uinput", "/dev/dri/card0"}, func(p string) result {
+		return each([]string{"/dev/mem", "/dev/kmem", "/dev/port", "/dev/kmsg", "/dev/sda", "/dev/vda", "/dev/nvme0n1", "/dev/fuse", "/dev/kvm", "/dev/vhost-vsock", "/dev/vhost-net", "/dev/vsock", "/dev/loop-control", "/dev/uinput", "/dev/dri/card0", "/dev/tty0", "/dev/tty1", "/dev/vcs", "/dev/hpet", "/dev/btrfs-control", "/dev/mapper/control", "/dev/userfaultfd"}, func(p string) result {
 			return openFor(p, unix.O_RDWR)
 		})
 	}},

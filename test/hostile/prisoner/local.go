@@ -52,7 +52,7 @@ var localAttempts = []attempt{
 	}},
 }
 
-// inetSocket is a line of /proc/net/tcp or udp.
+// inetSocket is a line of /proc/net/tcp, udp or their likes for IPv6.
 type inetSocket struct {
 	local     netip.AddrPort
 	listening bool
@@ -76,48 +76,59 @@ func parseInet(s string) []inetSocket {
 		raw, err := hex.DecodeString(addr)
 		n, perr := strconv.ParseUint(port, 16, 16)
 		uid, uerr := strconv.ParseUint(f[7], 10, 32)
-		if err != nil || perr != nil || uerr != nil || len(raw) != 4 {
+		if err != nil || perr != nil || uerr != nil || len(raw) != 4 && len(raw) != 16 {
 			continue
 		}
-		binary.NativeEndian.PutUint32(raw, binary.BigEndian.Uint32(raw))
+		for word := raw; len(word) > 0; word = word[4:] {
+			binary.NativeEndian.PutUint32(word, binary.BigEndian.Uint32(word))
+		}
 		a, _ := netip.AddrFromSlice(raw)
-		all = append(all, inetSocket{netip.AddrPortFrom(a, uint16(n)), f[3] == "0A", uint32(uid)})
+		all = append(all, inetSocket{netip.AddrPortFrom(a.Unmap(), uint16(n)), f[3] == "0A", uint32(uid)})
 	}
 	return all
 }
 
-// loopbackScan connects to every port of 127.0.0.1; only what another user
-// holds counts, and the gate's names are meant for us.
+// loopbackScan connects to every port of 127.0.0.1, those first at which somebody
+// is known to listen; only what another user holds counts, and the gate's names
+// are meant for us.
 func loopbackScan(ctx context.Context, _ *cell) result {
 	foreign := map[int]uint32{}
-	for _, s := range inetTable("tcp") {
+	var ports []int
+	for _, s := range append(inetTable("tcp"), inetTable("tcp6")...) {
 		if s.listening && s.uid != uint32(unix.Getuid()) {
 			foreign[int(s.local.Port())] = s.uid
+			ports = append(ports, int(s.local.Port()))
 		}
+	}
+	for port := range 1 << 16 {
+		ports = append(ports, port)
 	}
 	const workers = 8
 	results := make(chan result, workers)
 	for first := range workers {
 		go func() {
-			for port := first; port < 1<<16; port += workers {
+			for i := first; i < len(ports); i += workers {
+				port := ports[i]
 				err := connectLoopback(port)
 				if uid, isForeign := foreign[port]; err == nil && isForeign && port != 53 {
 					results <- out("port %d answers, uid %d", port, uid)
 					return
 				}
 				if ctx.Err() != nil {
-					results <- held("not all ports were tried in time")
+					results <- held("not all ports were tried in time; none answers of those at which somebody listens")
 					return
 				}
 			}
 			results <- held("nothing but the gate's names answers")
 		}()
 	}
-	var all []result
+	last := noTarget
 	for range workers {
-		all = append(all, <-results)
+		if last = worst(<-results, last); last.outcome == escaped {
+			break
+		}
 	}
-	return worst(all...)
+	return last
 }
 
 func connectLoopback(port int) error {
@@ -288,7 +299,8 @@ func foreignProcesses() []int {
 			continue
 		}
 		root, err := os.Stat(fmt.Sprintf("%s/root/", dir))
-		if int(st.Uid) != unix.Getuid() || err == nil && own != nil && !os.SameFile(own, root) {
+		owner := int(st.Uid) // of ours too, by its real or its effective user
+		if owner != unix.Getuid() && owner != unix.Geteuid() || err == nil && own != nil && !os.SameFile(own, root) {
 			pids = append(pids, pid)
 		}
 	}

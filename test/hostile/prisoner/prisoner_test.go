@@ -14,6 +14,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -24,6 +25,13 @@ import (
 const asMain = "PRISONER_TEST_AS_MAIN"
 
 func TestMain(m *testing.M) {
+	if os.Getenv(asMain) == "hang" {
+		if err := endAfter(10 * time.Millisecond); err != nil {
+			panic(err)
+		}
+		<-time.After(time.Minute)
+		os.Exit(0)
+	}
 	if os.Getenv(asMain) != "" {
 		os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 	}
@@ -76,6 +84,122 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+func TestChoose(t *testing.T) {
+	all := []attempt{{group: "a", name: "x"}, {group: "b", name: "y"}, {group: "a", name: "z"}}
+	if got := grouped(all); got[0].name != "x" || got[1].name != "z" || got[2].name != "y" {
+		t.Errorf("grouped: %v", got)
+	}
+	if got, err := choose(all, ""); err != nil || len(got) != 3 {
+		t.Errorf("all: %v %v", got, err)
+	}
+	if got, err := choose(all, "b/y,a/x"); err != nil || len(got) != 2 || got[0].name != "y" {
+		t.Errorf("two: %v %v", got, err)
+	}
+	for _, bad := range []string{"a/y", "a", "a/x,"} {
+		if _, err := choose(all, bad); err == nil {
+			t.Errorf("%q is one", bad)
+		}
+	}
+}
+
+// A known limit is neither an escape nor blocked, and does not hide an escape.
+func TestKnown(t *testing.T) {
+	if got := worst(held("a"), limit("b"), absent("c"), held("d")); got.detail != "b" {
+		t.Errorf("worst: %v", got)
+	}
+	if got := worst(limit("a"), out("b")); got.detail != "b" {
+		t.Errorf("worst: %v", got)
+	}
+}
+
+func TestStrayed(t *testing.T) {
+	dir := t.TempDir()
+	f, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	link := "/proc/self/fd/" + strconv.Itoa(int(f.Fd()))
+	if got := strayed(link, dir); got.outcome != blocked {
+		t.Errorf("a directory under its name: %v", got)
+	}
+	for _, to := range []string{dir + " (deleted)", "/", t.TempDir()} {
+		if got := strayed(link, to); got.outcome != escaped {
+			t.Errorf("a directory that is called %s: %v", to, got)
+		}
+	}
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(pair[0])
+	defer unix.Close(pair[1])
+	if got := strayed("/proc/self/fd/"+strconv.Itoa(pair[0]), "socket:[1]"); got.outcome != escaped {
+		t.Errorf("a socket: %v", got)
+	}
+}
+
+func TestSharedMounts(t *testing.T) {
+	const private = "36 35 98:0 / /a rw,noatime - ext3 /dev/root rw\n"
+	for in, want := range map[string]string{
+		private: "",
+		private + "37 35 98:0 / /b rw shared:1 - ext3 /dev/root rw\n":          "/b",
+		"37 35 98:0 / /b rw unbindable master:1 - ext3 /dev/root rw\n":         "",
+		"37 35 98:0 / /b rw master:1 shared:2 - ext3 /dev/root rw\n":           "/b",
+		"38 35 98:0 / /c rw - ext3 shared:1 rw\n" + private + "39 rubbish\n\n": "",
+	} {
+		if _, got := sharedMounts(in); got != want {
+			t.Errorf("%q: %q, want %q", in, got, want)
+		}
+	}
+}
+
+// The smallest program runs where nothing keeps it from it, so that its end in
+// a sandbox tells something.
+func TestThirtyTwoBit(t *testing.T) {
+	if got := thirtyTwoBit(t.Context(), &cell{}); got.outcome == blocked {
+		t.Errorf("%v", got)
+	}
+}
+
+// The kernel ends what does not end by itself.
+func TestEndAfter(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self, "hang")
+	cmd.Env = append(os.Environ(), asMain+"=hang")
+	err = cmd.Run()
+	exited := (*exec.ExitError)(nil)
+	if !errors.As(err, &exited) || exited.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestChecksum(t *testing.T) {
+	b := []byte{0x45, 0, 0, 0x3c, 0x1c, 0x46, 0x40, 0, 0x40, 6, 0, 0, 0xac, 0x10, 0x0a, 0x63, 0xac, 0x10, 0x0a, 0x0c}
+	if got := checksum(b); got != 0xb1e6 {
+		t.Errorf("%#x", got)
+	}
+}
+
+// A datagram that finds a socket is told from one that finds none.
+func TestDelivered(t *testing.T) {
+	conn, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := netip.MustParseAddrPort(conn.LocalAddr().String())
+	if !delivered(to) {
+		t.Error("somebody: not delivered")
+	}
+	conn.Close()
+	if delivered(to) {
+		t.Error("nobody: delivered")
+	}
+}
+
 func TestDialCountsAnswersAndListeners(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -107,7 +231,7 @@ func TestRun(t *testing.T) {
 	const targets = `{"unlisted":"198.51.100.1","names":["x.test"]}`
 	var stdout, stderr bytes.Buffer
 	if status := run(nil, strings.NewReader(targets), &stdout, &stderr); status != 0 ||
-		stdout.String() != "blocked a/slow: no\nabsent  a/gone: no such thing\n1 blocked, 0 escaped, 1 absent\n" {
+		stdout.String() != "blocked a/slow: no\nabsent  a/gone: no such thing\n1 blocked, 0 escaped, 0 known, 1 absent\n" {
 		t.Errorf("status %d, %s%s", status, &stdout, &stderr)
 	}
 	attempts = append(attempts, attempt{"b", "out", "a hole", func(_ context.Context, c *cell) result { return out("to %v", c.Unlisted) }})
@@ -126,8 +250,9 @@ func TestRun(t *testing.T) {
 func TestParseInet(t *testing.T) {
 	got := parseInet("  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid\n" +
 		"   1: 0B00007F:A3D1 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 101\n" +
-		"   2: rubbish\n")
-	if len(got) != 1 || got[0] != (inetSocket{netip.MustParseAddrPort("127.0.0.11:41937"), true, 1000}) {
+		"   2: rubbish\n" +
+		"   3: 0000000000000000FFFF00000100007F:0016 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 102\n")
+	if len(got) != 2 || got[1] != (inetSocket{netip.MustParseAddrPort("127.0.0.1:22"), true, 0}) || got[0] != (inetSocket{netip.MustParseAddrPort("127.0.0.11:41937"), true, 1000}) {
 		t.Errorf("%+v", got)
 	}
 }

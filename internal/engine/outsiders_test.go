@@ -1,0 +1,265 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/docker/docker/api/types/container"
+
+	"github.com/corral-sandbox/corral/internal/spec"
+)
+
+// Whoever runs and was made with something of the gate's or the service's, by
+// identity, its beginning, or name, directly or by way of another, is named.
+func TestOutsiders(t *testing.T) {
+	const gate, service, other = "aaaa", "bbbb", "cccc"
+	sandbox := []resident{
+		{id: gate, name: "corral-gate", runs: true, volumes: []string{"guest"}, ours: true},
+		{id: service, name: "corral-main", runs: true, shares: []share{{"the network", gate}}, volumes: []string{"guest", "more"}, ours: true},
+	}
+	of := func(refs ...string) (all []share) {
+		for _, r := range refs {
+			all = append(all, share{"the network", r})
+		}
+		return all
+	}
+	for _, tt := range []struct {
+		name string
+		more []resident
+		want string // what is said holds it; nothing is said if empty
+	}{
+		{"nobody", nil, ""},
+		{"somebody alone", []resident{{id: other, name: "x", runs: true}}, ""},
+		{"by identity", []resident{{id: other, name: "x", runs: true, shares: of(gate)}}, "the container x (cccc) has the network of corral-gate"},
+		{"by its beginning", []resident{{id: other, name: "x", runs: true, shares: of("aa")}}, "corral-gate"},
+		{"by name", []resident{{id: other, name: "x", runs: true, shares: of("corral-main")}}, "corral-main"},
+		{"by the name's long form", []resident{{id: other, name: "x", runs: true, shares: of("/corral-main")}}, "corral-main"},
+		{"somebody's that is called like an identity's beginning", []resident{{id: other, name: "aa", runs: true}, {id: "dddd", name: "x", runs: true, shares: of("aa")}}, ""},
+		{"one that is over", []resident{{id: other, name: "x", shares: of(gate)}}, ""},
+		{"by way of one that is over", []resident{{id: "dddd", name: "y", runs: true, shares: of("x")}, {id: other, name: "x", shares: of(gate)}}, "the container y (dddd) has the network of x"},
+		{"as corral's own by its name", []resident{{id: other, name: "corral-main-2", runs: true, shares: of(gate)}}, "corral-main-2"},
+		{"what nobody has", []resident{{id: other, name: "x", runs: true, shares: of("eeee", "")}}, ""},
+		{"its volume", []resident{{id: other, name: "x", runs: true, volumes: []string{"z", "guest"}}}, "the container x (cccc) has the volume guest of corral-gate"},
+		{"the service's volume", []resident{{id: other, name: "x", runs: true, volumes: []string{"more"}}}, "has the volume more of corral-main"},
+		{"its volume, in one that is over", []resident{{id: other, name: "x", volumes: []string{"guest"}}}, ""},
+		{"another volume", []resident{{id: other, name: "x", runs: true, volumes: []string{"guest-2"}}}, ""},
+		{"its volume, in another sandbox", []resident{{id: other, name: "corral-b-main", runs: true, volumes: []string{"guest"}, ours: true}}, ""},
+		{"its network and volume, as another sandbox", []resident{{id: other, name: "corral-b-main", runs: true, shares: of(gate), volumes: []string{"guest"}, ours: true}}, "the network of corral-gate"},
+		{"what one that has its volume has", []resident{{id: other, name: "x", runs: true, volumes: []string{"guest", "z"}}, {id: "dddd", name: "y", runs: true, volumes: []string{"z"}}}, "the container x (cccc) has the volume guest"},
+		{"a name with an escape", []resident{{id: other, name: "x\x1b[2J", runs: true, shares: of(gate)}}, `x\x1b[2J`},
+	} {
+		got := strings.Join(outsiders(slices.Concat(tt.more, sandbox), []string{gate, service}, gate, service), "; ")
+		if (got != "") != (tt.want != "") || !strings.Contains(got, tt.want) {
+			t.Errorf("%s: %q", tt.name, got)
+		}
+	}
+}
+
+// What a container shares is read from each field that can say it.
+func TestResidentOf(t *testing.T) {
+	for _, tt := range []struct{ host, want string }{
+		{`{"NetworkMode":"container:x"}`, "[{the network x}]"},
+		{`{"PidMode":"container:x"}`, "[{the processes x}]"},
+		{`{"IpcMode":"container:x"}`, "[{the memory x}]"},
+		{`{"VolumesFrom":["x:ro","y"]}`, "[{the volumes x} {the volumes y}]"},
+		{`{"NetworkMode":"host","PidMode":"host","IpcMode":"shareable"}`, "[]"},
+	} {
+		got := residentOf(*inspected(t, `{"Id":"i","Name":"/n","State":{"Paused":true},"HostConfig":`+tt.host+`}`))
+		if fmt.Sprint(got.shares) != tt.want || !got.runs || got.name != "n" {
+			t.Errorf("%s: %+v", tt.host, got)
+		}
+	}
+	for _, tt := range []struct {
+		more    string
+		volumes string
+		ours    bool
+	}{
+		{`"Mounts":[{"Type":"volume","Name":"v","RW":false},{"Type":"volume","Name":"w","RW":true},{"Type":"bind","Name":"b"},{"Type":"volume"}]`, "[v w]", false},
+		{`"Config":{"Labels":{"` + labelRole + `":"service"}}`, "[]", true},
+		{`"Config":{"Labels":{"` + labelRole + `":""}}`, "[]", false},
+		{`"Config":{}`, "[]", false},
+	} {
+		got := residentOf(*inspected(t, `{"Id":"i","Name":"/corral-n","HostConfig":{},`+tt.more+`}`))
+		if fmt.Sprint(got.volumes) != tt.volumes || got.ours != tt.ours {
+			t.Errorf("%s: %+v", tt.more, got)
+		}
+	}
+	if got := residentOf(*inspected(t, `{"Id":"i","Name":"/n","HostConfig":{},"Config":{"Labels":{"`+labelRole+`":"service"}}}`)); got.ours {
+		t.Error("labels alone make it corral's own")
+	}
+}
+
+// One engine, asked which containers there are: somebody who goes is nobody, somebody
+// who stays is told, and what it does not say cannot be.
+func TestBeside(t *testing.T) {
+	const list, own = `[{"Id":"aaaa"},{"Id":"cccc"}]`, `{"Id":"aaaa","Name":"/gate","State":{"Running":true},"HostConfig":{}}`
+	const stranger = `{"Id":"cccc","Name":"/x","State":{"Running":true},"HostConfig":{"PidMode":"container:aaaa"}}`
+	for _, tt := range []struct {
+		name, list, stranger, then string // what is said of the stranger at first, and after that
+		want                       spec.Result
+	}{
+		{"stays", list, stranger, stranger, spec.Failed},
+		{"goes", list, stranger, "", spec.OK},
+		{"ends", list, stranger, strings.Replace(stranger, "true", "false", 1), spec.OK},
+		{"is not told", list, `{}`, `{}`, spec.Untold},
+		{"no settings", list, `{"Id":"cccc","State":{}}`, "", spec.Untold},
+		{"nothing of its own", `[]`, "", "", spec.Untold},
+		{"no list", `{`, "", "", spec.Untold},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			times := make(chan bool, 1000)
+			e := answered(t, func(w http.ResponseWriter, r *http.Request, path string) {
+				switch {
+				case strings.HasSuffix(path, "/containers/json"):
+					fmt.Fprint(w, tt.list)
+				case strings.Contains(path, "aaaa"):
+					fmt.Fprint(w, own)
+				default:
+					times <- true
+					now := tt.stranger
+					if len(times) > 1 {
+						now = tt.then
+					}
+					if now == "" {
+						http.Error(w, `{"message":"no such container"}`, http.StatusNotFound)
+						return
+					}
+					fmt.Fprint(w, now)
+				}
+			})
+			beside := e.beside(t.Context(), "aaaa")
+			result, words := beside.around("aaaa").judge()
+			if result != tt.want || (words == "") != (result == spec.OK) {
+				t.Errorf("%q %q", result, words)
+			}
+		})
+	}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	e := answered(t, func(w http.ResponseWriter, r *http.Request, path string) {})
+	if result, words := e.beside(over, "aaaa").around("aaaa").judge(); result != spec.Untold || words == "" {
+		t.Errorf("after the end: %q %q", result, words)
+	}
+}
+
+// A process is told from those of a service by its user, its rights and what it may
+// come to; one that is in no container of the sandbox by its namespaces.
+func TestOddly(t *testing.T) {
+	const id, gate = "bbbbbbbbbbbb", "aaaaaaaaaaaa"
+	const well = "Uid:\t1000\t1000\t1000\t1000\nGid:\t1001\t1001\t1001\t1001\nGroups:\t1001 \nCapInh:\t0\nCapPrm:\t0\nCapEff:\t0\nCapBnd:\t0\nCapAmb:\t0\nNoNewPrivs:\t1\nSeccomp:\t2\n"
+	stat := func(state string) string { return "7 (a ) b) " + state + strings.Repeat(" 1", 18) + " 4711 0 0\n" }
+	inodes := map[string]string{"net": "net:[7]", "mnt": "mnt:[8]"}
+	for _, tt := range []struct {
+		name, cgroup, stat, status string
+		ns                         map[string]string
+		want                       string // nothing is said if empty
+		inside                     bool
+	}{
+		{"well", "0::/docker/" + id, stat("S"), well, nil, "", true},
+		{"root", id, stat("S"), strings.Replace(well, "1000\t1000", "0\t0", 1), nil, "process 7 (a ) b) has uids", true},
+		{"another group", id, stat("S"), strings.Replace(well, "1001\t1001", "1001\t0", 1), nil, "has gids", true},
+		{"one group more", id, stat("S"), strings.Replace(well, "1001 ", "1001 0 ", 1), nil, "is in group 0", true},
+		{"a capability", id, stat("S"), strings.Replace(well, "CapEff:\t0", "CapEff:\t2000", 1), nil, "CapEff 2000", true},
+		{"one it may come to", id, stat("S"), strings.Replace(well, "CapBnd:\t0", "CapBnd:\t1", 1), nil, "CapBnd 1", true},
+		{"new privileges", id, stat("S"), strings.Replace(well, "NoNewPrivs:\t1", "NoNewPrivs:\t0", 1), nil, "may gain privileges", true},
+		{"no filter", id, stat("S"), strings.Replace(well, "Seccomp:\t2", "Seccomp:\t0", 1), nil, "without a filter", true},
+		{"strict", id, stat("S"), strings.Replace(well, "Seccomp:\t2", "Seccomp:\t1", 1), nil, "without a filter", true},
+		{"an odd status", id, stat("S"), "Uid: x", nil, "cannot be judged", true},
+		{"has ended", id, stat("Z"), strings.Replace(well, "1000", "0", 1), nil, "", false},
+		{"is going", id, "", well, nil, "", false},
+		{"elsewhere", "0::/user.slice", stat("S"), well, map[string]string{"net": "net:[1]", "mnt": "mnt:[2]"}, "", false},
+		{"elsewhere, not to be looked at", "0::/", stat("S"), well, nil, "", false},
+		{"in its network", "0::/user.slice", stat("S"), well, map[string]string{"net": "net:[7]"}, "is in its net namespace", false},
+		{"its gate", "0::/docker/" + gate, stat("S"), well, map[string]string{"net": "net:[7]"}, "", false},
+		{"its gate in its files", "0::/docker/" + gate, stat("S"), well, map[string]string{"net": "net:[7]", "mnt": "mnt:[8]"}, "is in its mnt namespace", false},
+	} {
+		dir := t.TempDir()
+		for name, text := range map[string]string{"cgroup": tt.cgroup, "stat": tt.stat, "status": tt.status} {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.Mkdir(filepath.Join(dir, "ns"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for ns, to := range tt.ns {
+			if err := os.Symlink(to, filepath.Join(dir, "ns", ns)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got, inside := oddly(dir, 7, inodes, id, []string{gate, "", id}, 1000, 1001)
+		if (got.words != "") != (tt.want != "") || !strings.Contains(got.words, tt.want) || inside != tt.inside || got.words != "" && got.key != "7 4711" {
+			t.Errorf("%s: %+v, %v", tt.name, got, inside)
+		}
+	}
+}
+
+// Of this machine's own /proc: a process of our own control group that has rights is
+// told if it stays.
+func TestSeenOddly(t *testing.T) {
+	here, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := strings.TrimSpace(string(here)) // all that are where we are
+	cmd := exec.Command("sleep", "60")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+	dir := t.TempDir() // nobody else's
+	pid := strconv.Itoa(cmd.Process.Pid)
+	if err := os.Symlink("/proc/"+pid, filepath.Join(dir, pid)); err != nil {
+		t.Fatal(err)
+	}
+	found, err := seenOddly(t.Context(), dir, cmd.Process.Pid, id, nil, 12345, 12345)
+	if err != nil || len(found) != 1 || !strings.Contains(found[0], "(sleep)") {
+		t.Errorf("%q, %v", found, err)
+	}
+	if found, err := seenOddly(t.Context(), t.TempDir(), 1, id, nil, 0, 0); err == nil {
+		t.Errorf("where none is: %q", found)
+	}
+	if result, _ := (findings{}).judge(); result != spec.Untold {
+		t.Errorf("nobody looked: %q", result)
+	}
+}
+
+// An engine whose machine has another ps says so.
+func TestListless(t *testing.T) {
+	for said, want := range map[string]bool{
+		"error running ps: exit status 1: ps: unrecognized option: e":        true,
+		"stderr: ps: bad -o argument 'uid', supported arguments: user,group": true,
+		"ps: invalid option -- 'e'\nBusyBox v1.36":                           true,
+		"Container 0a is not running":                                        false,
+	} {
+		if got := strings.Contains(listless(errors.New(said)).Error(), "procps"); got != want {
+			t.Errorf("%q: %v", said, listless(errors.New(said)))
+		}
+	}
+}
+
+// What the processes of a service call themselves is theirs to choose, nothing too.
+func TestListedBlank(t *testing.T) {
+	for _, args := range []string{"sleep 9", " ", ""} {
+		e := answered(t, func(w http.ResponseWriter, _ *http.Request, _ string) {
+			json.NewEncoder(w).Encode(container.TopResponse{
+				Titles:    []string{"PID", "PPID", "UID", "GID", "STAT", "COMMAND"},
+				Processes: [][]string{{"10", "1", "1000", "1000", "Ss", "tini"}, {"11", "10", "1000", "1000", "S", args}},
+			})
+		})
+		if words, err := e.listedOddly(t.Context(), "c", 1000, 1000); err != nil || len(words) > 0 {
+			t.Errorf("%q: %q, %v", args, words, err)
+		}
+	}
+}

@@ -1,0 +1,117 @@
+package mountinfo
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/corral-sandbox/corral/internal/spec"
+)
+
+// dockerMounts is what the engine (20.10, cgroup version 1) gives a container
+// that declares nothing.
+const dockerMounts = `72 48 0:39 / / rw,relatime master:2 - overlay overlay rw,lowerdir=/l
+73 72 0:42 / /proc rw,nosuid,nodev,noexec,relatime - proc proc rw
+74 72 0:43 / /dev rw,nosuid - tmpfs tmpfs rw,size=65536k,mode=755
+75 74 0:44 / /dev/pts rw,nosuid,noexec,relatime - devpts devpts rw,gid=5,mode=620,ptmxmode=666
+76 72 0:45 / /sys ro,nosuid,nodev,noexec,relatime - sysfs sysfs ro
+77 76 0:46 / /sys/fs/cgroup rw,nosuid,nodev,noexec,relatime - tmpfs tmpfs rw,mode=755
+85 77 0:36 /docker/075e /sys/fs/cgroup/pids ro,nosuid,nodev,noexec,relatime - cgroup cgroup rw,pids
+87 74 0:41 / /dev/mqueue rw,nosuid,nodev,noexec,relatime - mqueue mqueue rw
+88 74 0:47 / /dev/shm rw,nosuid,nodev,noexec,relatime - tmpfs shm rw,size=65536k
+89 72 254:0 /var/lib/docker/containers/075eb541ec3412605f2a9311fbcbd0d6d2136f5dc3a4294fea0d473ee464d883/resolv.conf /etc/resolv.conf rw,relatime - ext4 /dev/vda rw
+90 72 254:0 /var/lib/docker/containers/075eb541ec3412605f2a9311fbcbd0d6d2136f5dc3a4294fea0d473ee464d883/hostname /etc/hostname rw,relatime - ext4 /dev/vda rw
+91 72 254:0 /var/lib/docker/containers/075eb541ec3412605f2a9311fbcbd0d6d2136f5dc3a4294fea0d473ee464d883/hosts /etc/hosts rw,relatime - ext4 /dev/vda rw
+92 72 254:0 /usr/bin/docker-init /sbin/docker-init ro,relatime - ext4 /dev/vda rw
+93 74 0:44 /0 /dev/console rw,nosuid,noexec,relatime - devpts devpts rw,gid=5,mode=620,ptmxmode=666
+49 73 0:42 /bus /proc/bus ro,nosuid,nodev,noexec,relatime - proc proc rw
+52 73 0:42 /sys /proc/sys ro,nosuid,nodev,noexec,relatime - proc proc rw
+53 73 0:48 / /proc/acpi ro,relatime - tmpfs tmpfs ro
+54 73 0:43 /null /proc/keys rw,nosuid - tmpfs tmpfs rw,size=65536k,mode=755
+56 76 0:49 / /sys/firmware ro,relatime - tmpfs tmpfs ro
+`
+
+func TestParse(t *testing.T) {
+	all, err := Parse(`36 35 98:0 /a\040b /mnt/with\040space\134x rw,noatime master:1 shared:2 - ext3 /dev/root rw,errors=continue` + "\n")
+	if err != nil || len(all) != 1 {
+		t.Fatal(all, err)
+	}
+	if m := all[0]; m.Target != `/mnt/with space\x` || m.Root != "/a b" || m.Device != "98:0" || m.FSType != "ext3" || !m.Has("noatime") || m.Has("ro") {
+		t.Errorf("%+v", m)
+	}
+	for _, bad := range []string{"", "\n", "x", "x 35 98:0 / /mnt rw - ext3 x rw", "36 35 98:0 / /mnt rw -", "36 35 98:0 / /mnt rw master:1", "36 35 98:0 / rw - ext3 x rw", "- - - - - - -"} {
+		if all, err := Parse(bad); err == nil {
+			t.Errorf("%q is read as %+v", bad, all)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(dockerMounts))
+	f.Add([]byte(`1 2 0:1 / /\1 rw - x y z`))
+	f.Add([]byte("a\u00a0b\u2028c d"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		all, err := Parse(string(b))
+		if err == nil {
+			Undeclared(all, nil)
+		}
+		if len(all) > bytes.Count(b, []byte("\n"))+1 {
+			t.Errorf("%d mounts", len(all))
+		}
+		// Whatever a directory is called, it is read as that.
+		name := "/" + string(b)
+		if strings.ContainsRune(name, 0) {
+			return
+		}
+		escaped := strings.NewReplacer(" ", `\040`, "\t", `\011`, "\n", `\012`, `\`, `\134`).Replace(name)
+		all, err = Parse("36 35 98:0 " + escaped + " " + escaped + " rw - ext3 /dev/root rw\n")
+		if len(name) < 1<<10 && (err != nil || len(all) != 1 || all[0].Root != name || all[0].Target != name) {
+			t.Errorf("%q is read as %+v, %v", name, all, err)
+		}
+	})
+}
+
+func TestUndeclared(t *testing.T) {
+	with := func(lines ...string) string { return dockerMounts + strings.Join(lines, "\n") + "\n" }
+	const project = "100 72 254:0 /home/u/p /home/u/p rw,relatime - ext4 /dev/vda rw"
+	for _, tt := range []struct {
+		name     string
+		mounts   string
+		declared []spec.Mount
+		want     string // a part of the only complaint; "" is none
+	}{
+		{"the engine's own", dockerMounts, nil, ""},
+		{"declared", with(project), []spec.Mount{{Target: "/home/u/p"}}, ""},
+		{"declared, unclean", with(project), []spec.Mount{{Target: "/home/u/p/"}}, ""},
+		{"undeclared", with(project), nil, "/home/u/p is not declared"},
+		{"missing", dockerMounts, []spec.Mount{{Target: "/home/u/p"}}, "/home/u/p is not mounted"},
+		{"mounted over", with(project, project), []spec.Mount{{Target: "/home/u/p"}}, "mounted over"},
+		{"writable", with(project), []spec.Mount{{Target: "/home/u/p", ReadOnly: true}}, "/home/u/p is writable"},
+		{"submount", with(project, "101 100 0:90 / /home/u/p/sub rw - tmpfs x rw"), []spec.Mount{{Target: "/home/u/p"}}, "/home/u/p/sub is not declared"},
+		{"cgroup 2", with("94 76 0:28 / /sys/fs/cgroup ro,nosuid - cgroup2 cgroup rw"), nil, ""},
+		{"cgroup writable", with("94 77 0:28 /docker/x /sys/fs/cgroup/cpu rw,nosuid - cgroup cgroup rw,cpu"), nil, "/sys/fs/cgroup/cpu"},
+		{"another proc", with("94 73 0:99 / /proc/x ro - proc proc rw"), nil, "/proc/x"},
+		{"proc elsewhere", with("94 72 0:42 / /tmp/p ro - proc proc rw"), nil, "/tmp/p"},
+		{"a host file below proc", with("94 73 254:0 /etc/shadow /proc/x ro - ext4 /dev/vda rw"), nil, "/proc/x"},
+		{"a null device on a host disk", with("94 73 254:0 /null /proc/x ro - ext4 /dev/vda rw"), nil, "/proc/x"},
+		{"hosts of somebody's making", strings.ReplaceAll(dockerMounts, "containers/075e", "volumes/075e"), nil, "/etc/resolv.conf is not declared"},
+		{"hosts for hostname", strings.Replace(dockerMounts, "/hostname /etc/hostname", "/hosts /etc/hostname", 1), nil, "/etc/hostname"},
+		{"init writable", strings.Replace(dockerMounts, "/sbin/docker-init ro", "/sbin/docker-init rw", 1), nil, "docker-init"},
+		{"sys writable", strings.Replace(dockerMounts, "/sys ro", "/sys rw", 1), nil, "/sys is not declared"},
+		{"no cover over proc/sys", strings.Replace(dockerMounts, "52 73 0:42 /sys /proc/sys", "52 73 0:42 /irq /proc/irq", 1), nil, "/proc/sys is not read-only"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			all, err := Parse(tt.mounts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := Undeclared(all, tt.declared)
+			if tt.name == "hosts of somebody's making" {
+				got = got[:1] // all three files
+			}
+			if tt.want == "" && len(got) > 0 || tt.want != "" && (len(got) != 1 || !strings.Contains(got[0].String(), tt.want)) {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
