@@ -146,6 +146,7 @@ func (c *counter) next() int {
 
 func run(t testing.TB, args ...string) string {
 	t.Helper()
+	testenv.Require(t, "netns") // what is run is what that need brings
 	out, err := exec.Command(args[0], args[1:]...).CombinedOutput()
 	if err != nil {
 		t.Errorf("%s: %v: %s", strings.Join(args, " "), err, out)

@@ -2,6 +2,7 @@ package mountinfo
 
 import (
 	"bytes"
+	"os"
 	"strings"
 	"testing"
 
@@ -10,26 +11,13 @@ import (
 
 // dockerMounts is what the engine (20.10, cgroup version 1) gives a container
 // that declares nothing.
-const dockerMounts = `72 48 0:39 / / rw,relatime master:2 - overlay overlay rw,lowerdir=/l
-73 72 0:42 / /proc rw,nosuid,nodev,noexec,relatime - proc proc rw
-74 72 0:43 / /dev rw,nosuid - tmpfs tmpfs rw,size=65536k,mode=755
-75 74 0:44 / /dev/pts rw,nosuid,noexec,relatime - devpts devpts rw,gid=5,mode=620,ptmxmode=666
-76 72 0:45 / /sys ro,nosuid,nodev,noexec,relatime - sysfs sysfs ro
-77 76 0:46 / /sys/fs/cgroup rw,nosuid,nodev,noexec,relatime - tmpfs tmpfs rw,mode=755
-85 77 0:36 /docker/075e /sys/fs/cgroup/pids ro,nosuid,nodev,noexec,relatime - cgroup cgroup rw,pids
-87 74 0:41 / /dev/mqueue rw,nosuid,nodev,noexec,relatime - mqueue mqueue rw
-88 74 0:47 / /dev/shm rw,nosuid,nodev,noexec,relatime - tmpfs shm rw,size=65536k
-89 72 254:0 /var/lib/docker/containers/075eb541ec3412605f2a9311fbcbd0d6d2136f5dc3a4294fea0d473ee464d883/resolv.conf /etc/resolv.conf rw,relatime - ext4 /dev/vda rw
-90 72 254:0 /var/lib/docker/containers/075eb541ec3412605f2a9311fbcbd0d6d2136f5dc3a4294fea0d473ee464d883/hostname /etc/hostname rw,relatime - ext4 /dev/vda rw
-91 72 254:0 /var/lib/docker/containers/075eb541ec3412605f2a9311fbcbd0d6d2136f5dc3a4294fea0d473ee464d883/hosts /etc/hosts rw,relatime - ext4 /dev/vda rw
-92 72 254:0 /usr/bin/docker-init /sbin/docker-init ro,relatime - ext4 /dev/vda rw
-93 74 0:44 /0 /dev/console rw,nosuid,noexec,relatime - devpts devpts rw,gid=5,mode=620,ptmxmode=666
-49 73 0:42 /bus /proc/bus ro,nosuid,nodev,noexec,relatime - proc proc rw
-52 73 0:42 /sys /proc/sys ro,nosuid,nodev,noexec,relatime - proc proc rw
-53 73 0:48 / /proc/acpi ro,relatime - tmpfs tmpfs ro
-54 73 0:43 /null /proc/keys rw,nosuid - tmpfs tmpfs rw,size=65536k,mode=755
-56 76 0:49 / /sys/firmware ro,relatime - tmpfs tmpfs ro
-`
+var dockerMounts = func() string {
+	text, err := os.ReadFile("testdata/docker")
+	if err != nil {
+		panic(err)
+	}
+	return string(text)
+}()
 
 func TestParse(t *testing.T) {
 	all, err := Parse(`36 35 98:0 /a\040b /mnt/with\040space\134x rw,noatime master:1 shared:2 - ext3 /dev/root rw,errors=continue` + "\n")

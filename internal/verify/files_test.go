@@ -110,7 +110,7 @@ func TestRootOwned(t *testing.T) {
 // names of all engines. One that nobody listens on any more, and one of another name,
 // is none.
 func TestEngineSockets(t *testing.T) {
-	const mounts = dockerMounts + "100 72 254:0 /p /p rw,relatime - ext4 /dev/vda rw\n"
+	mounts := dockerMounts + "100 72 254:0 /p /p rw,relatime - ext4 /dev/vda rw\n"
 	c := spec.Check{Name: "no-docker-socket:/run/docker.sock"}
 	const dead = "nobody"
 	for _, tt := range []struct {

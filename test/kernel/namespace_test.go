@@ -274,6 +274,16 @@ func (n namespace) read(t *testing.T, k *netfilter.Kernel, f netfilter.Family) n
 	return r
 }
 
+func (n namespace) rewriting(t *testing.T, k *netfilter.Kernel) (text string) {
+	t.Helper()
+	n.do(func() {
+		var err error
+		text, err = k.Rewriting(t.Context())
+		check(t, err)
+	})
+	return text
+}
+
 func (n namespace) readSets(t *testing.T, k *netfilter.Kernel, names ...string) []netfilter.Set {
 	t.Helper()
 	var sets []netfilter.Set
@@ -289,6 +299,7 @@ func (n namespace) readSets(t *testing.T, k *netfilter.Kernel, names ...string) 
 // link to the target given for it.
 func programs(t *testing.T, links map[string]string) string {
 	t.Helper()
+	testenv.Require(t, "netns") // brings them
 	dir := t.TempDir()
 	for name, target := range links {
 		check(t, os.Symlink(must(exec.LookPath(target)), filepath.Join(dir, name)))

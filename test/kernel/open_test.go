@@ -282,22 +282,14 @@ func TestRewritingShows(t *testing.T) {
 			only(t, tt.backend)
 		}
 		k := n.open(t)
-		rewriting := func() (text string) {
-			n.do(func() {
-				var err error
-				text, err = k.Rewriting(t.Context())
-				check(t, err)
-			})
-			return text
-		}
-		before := rewriting()
+		before := n.rewriting(t, k)
 		t.Setenv("PATH", here)
 		tt.make(n)
 		if tt.backend == "legacy" {
 			only(t, tt.backend)
 		}
-		first := rewriting()
-		if first == before || first != rewriting() {
+		first := n.rewriting(t, k)
+		if first == before || first != n.rewriting(t, k) {
 			t.Errorf("by %s: before:\n%s\nafter:\n%s", tt.backend, before, first)
 		}
 		t.Setenv("PATH", here)

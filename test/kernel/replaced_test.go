@@ -160,20 +160,12 @@ func TestReplacedRules(t *testing.T) {
 		n := newNamespace(t)
 		n.run(t, "iptables -t nat -A OUTPUT -d 127.0.0.11/32 -p udp -m udp --dport 53 -j DNAT --to-destination 127.0.0.11:35002")
 		k := n.open(t)
-		rewriting := func() (text string) {
-			n.do(func() {
-				var err error
-				text, err = k.Rewriting(t.Context())
-				check(t, err)
-			})
-			return text
-		}
-		before := rewriting()
-		if before != rewriting() {
+		before := n.rewriting(t, k)
+		if before != n.rewriting(t, k) {
 			t.Error("nat differs from itself")
 		}
 		n.replaceFirst(t, "nat", "OUTPUT", loaded(0, 0, 0, 7))
-		if before == rewriting() {
+		if before == n.rewriting(t, k) {
 			t.Errorf("nothing differs: %s", before)
 		}
 	})
