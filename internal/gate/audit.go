@@ -112,6 +112,9 @@ type audit struct {
 
 	seq  uint64
 	ring []spec.Verdict // the newest maxVerdicts, in order of Seq modulo its size
+	// marked is seq as it was when a proof last began, settled as it was the time
+	// before: what was decided until then is.
+	marked, settled uint64
 
 	lines   map[auditLine]auditLine
 	hidden  uint64 // decisions that no line will show
@@ -251,9 +254,13 @@ func (a *audit) append(p packet, o spec.Outcome) {
 }
 
 // reject corrects the verdict of the newest packet of the same flow that is
-// not refused yet: its record came just before.
+// not refused yet: its record came just before. If that came too fast to be
+// recorded, the verdicts of proofs before are left alone.
 func (a *audit) reject(p packet) {
 	for i, v := range slices.Backward(a.ring) {
+		if v.Seq <= a.settled {
+			break
+		}
 		if v.Proto == p.proto && v.Source == p.source && v.Addr == p.addr && v.Port == p.port && v.Outcome == spec.OutcomeAccepted {
 			a.ring[i].Outcome, a.ring[i].Rule = spec.OutcomeRejected, p.rule
 			return
@@ -311,10 +318,13 @@ func (a *audit) report() *account {
 		RefusedMore: a.refusedMore}
 }
 
-// verdicts are those after a mark.
+// verdicts are those after a mark; all of them, for who begins a proof, after none.
 func (a *audit) verdicts(after uint64) *spec.Verdicts {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if after == 0 {
+		a.settled, a.marked = a.marked, a.seq
+	}
 	i, _ := slices.BinarySearchFunc(a.ring, after+1, func(v spec.Verdict, seq uint64) int { return cmp.Compare(v.Seq, seq) })
 	return &spec.Verdicts{Version: spec.Version, Mark: a.seq, Verdicts: slices.Clone(a.ring[i:])}
 }

@@ -49,6 +49,36 @@ func TestVerdictOfAProbe(t *testing.T) {
 	}
 }
 
+// A refusal whose sight was lost is told in the proof that it belongs to: it is not
+// taken for that of a packet that a proof before saw pass.
+func TestVerdictsOfProofsBeforeStay(t *testing.T) {
+	a := newAudit()
+	a.verdicts(0)
+	a.packet(flow(recordSeen, "", 61000, "44.10.9.9:443"), noon)
+	a.verdicts(0)
+	mark := a.verdicts(0).Mark
+	a.packet(flow(recordProbe, ruleUnlisted, 61000, "44.10.9.9:443"), noon)
+	if got := a.verdicts(mark).Verdicts; len(got) != 1 || got[0].Outcome != spec.OutcomeRejected {
+		t.Errorf("%+v", got)
+	}
+	if got := a.verdicts(0).Verdicts; len(got) != 2 || got[0].Outcome != spec.OutcomeAccepted {
+		t.Errorf("%+v", got)
+	}
+}
+
+// Proofs side by side: whoever begins one while a packet is between two rules
+// does not make it one that was let through.
+func TestVerdictAcrossAMark(t *testing.T) {
+	a := newAudit()
+	before := a.verdicts(0).Mark
+	a.packet(flow(recordSeen, "", 61000, "44.10.9.9:443"), noon)
+	a.verdicts(0)
+	a.packet(flow(recordProbe, ruleUnlisted, 61000, "44.10.9.9:443"), noon)
+	if got := a.verdicts(before).Verdicts; len(got) != 1 || got[0].Outcome != spec.OutcomeRejected {
+		t.Errorf("%+v", got)
+	}
+}
+
 func TestVerdictsOfTwoWorkers(t *testing.T) {
 	a := newAudit()
 	a.set(table{Base: 1 << 32})

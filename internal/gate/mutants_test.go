@@ -62,6 +62,10 @@ const someMutants = "CORRAL_MUTANT"
 // labs is how many gates take mutants of one document side by side.
 const labs = 4
 
+// between are two proofs of one gate: it records two packets a second from each port
+// of a checker's (limitSeen), and a fast machine asks for more.
+const between = 600 * time.Millisecond
+
 // What a policy of every kind of grant is, and where its names lead.
 const (
 	mutantPolicy = `profile: shell
@@ -217,6 +221,9 @@ func TestMutants(t *testing.T) {
 				wg.Go(func() {
 					for id := range work {
 						r := l.judge(id)
+						if slices.ContainsFunc(r.kinds, func(kind string) bool { return !slices.Contains(known[id].kinds, kind) }) {
+							r = l.judge(id) // an open verdict of a mutant before may have had this one's record
+						}
 						mu.Lock()
 						table[id] = table[id].with(r)
 						mu.Unlock()
@@ -264,11 +271,11 @@ func reportMutants(t *testing.T, table map[string]mutantResult, known map[string
 			said = strings.Join(r.kinds, ",")
 			for _, kind := range known[id].kinds {
 				if !update && !slices.Contains(r.kinds, kind) {
-					t.Errorf("%s: %s did not find it, as it should; what did: %s", id, kind, said)
+					t.Errorf("%s: %s did not find it, as it should; what did: %s", id, kind, strings.Join(r.details, "\n\t"))
 				}
 			}
 			if why != "" {
-				t.Errorf("%s needs no reason: %s", id, said)
+				t.Errorf("%s needs no reason: %s", id, strings.Join(r.details, "\n\t"))
 			}
 		case why != "":
 			explained++
@@ -351,6 +358,7 @@ type mutantLab struct {
 	service int    // a process in the service's namespaces
 	checks  []spec.Check
 	bait    *bait
+	pace    *time.Ticker
 }
 
 // dockerNAT is what an engine writes for its resolver.
@@ -381,7 +389,8 @@ func newMutantLab(t *testing.T, c mutantCase) *mutantLab {
 	p.zone("other.allowed.test", "A "+origin2Addr)
 	p.zone("any.allowed.test", "A "+anyAddr)
 	p.zone(publicName, "A "+originAddr)
-	l := &mutantLab{pair: p, t: t, file: filepath.Join(t.TempDir(), "mutant"), bait: p.openBait()}
+	l := &mutantLab{pair: p, t: t, file: filepath.Join(t.TempDir(), "mutant"), bait: p.openBait(), pace: time.NewTicker(between)}
+	t.Cleanup(l.pace.Stop)
 	l.engineResolver()
 	p.must(p.gate, func() error { // as an engine's namespaces have it
 		return os.WriteFile("/proc/sys/net/ipv4/ping_group_range", []byte("0 2147483647"), 0o644)
@@ -581,6 +590,7 @@ func (l *mutantLab) judge(id string) (r mutantResult) {
 		said, is := strings.CutPrefix(line, "corral-gate: mutant "+id+": self-check: ")
 		return is && said != "<nil>"
 	})
+	<-l.pace.C
 	l.bait.caught()
 	var before, after spec.Verdicts
 	if err := l.ask(`{"verdicts":0}`, &before); err != nil {

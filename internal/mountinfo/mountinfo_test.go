@@ -2,22 +2,12 @@ package mountinfo
 
 import (
 	"bytes"
-	"os"
 	"strings"
 	"testing"
 
+	"github.com/corral-sandbox/corral/internal/mountinfo/mountinfotest"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
-
-// dockerMounts is what the engine (20.10, cgroup version 1) gives a container
-// that declares nothing.
-var dockerMounts = func() string {
-	text, err := os.ReadFile("testdata/docker")
-	if err != nil {
-		panic(err)
-	}
-	return string(text)
-}()
 
 func TestParse(t *testing.T) {
 	all, err := Parse(`36 35 98:0 /a\040b /mnt/with\040space\134x rw,noatime master:1 shared:2 - ext3 /dev/root rw,errors=continue` + "\n")
@@ -35,7 +25,7 @@ func TestParse(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	f.Add([]byte(dockerMounts))
+	f.Add([]byte(mountinfotest.Docker))
 	f.Add([]byte(`1 2 0:1 / /\1 rw - x y z`))
 	f.Add([]byte("a\u00a0b\u2028c d"))
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -60,7 +50,7 @@ func FuzzParse(f *testing.F) {
 }
 
 func TestUndeclared(t *testing.T) {
-	with := func(lines ...string) string { return dockerMounts + strings.Join(lines, "\n") + "\n" }
+	with := func(lines ...string) string { return mountinfotest.Docker + strings.Join(lines, "\n") + "\n" }
 	const project = "100 72 254:0 /home/u/p /home/u/p rw,relatime - ext4 /dev/vda rw"
 	for _, tt := range []struct {
 		name     string
@@ -68,11 +58,11 @@ func TestUndeclared(t *testing.T) {
 		declared []spec.Mount
 		want     string // a part of the only complaint; "" is none
 	}{
-		{"the engine's own", dockerMounts, nil, ""},
+		{"the engine's own", mountinfotest.Docker, nil, ""},
 		{"declared", with(project), []spec.Mount{{Target: "/home/u/p"}}, ""},
 		{"declared, unclean", with(project), []spec.Mount{{Target: "/home/u/p/"}}, ""},
 		{"undeclared", with(project), nil, "/home/u/p is not declared"},
-		{"missing", dockerMounts, []spec.Mount{{Target: "/home/u/p"}}, "/home/u/p is not mounted"},
+		{"missing", mountinfotest.Docker, []spec.Mount{{Target: "/home/u/p"}}, "/home/u/p is not mounted"},
 		{"mounted over", with(project, project), []spec.Mount{{Target: "/home/u/p"}}, "mounted over"},
 		{"writable", with(project), []spec.Mount{{Target: "/home/u/p", ReadOnly: true}}, "/home/u/p is writable"},
 		{"submount", with(project, "101 100 0:90 / /home/u/p/sub rw - tmpfs x rw"), []spec.Mount{{Target: "/home/u/p"}}, "/home/u/p/sub is not declared"},
@@ -82,11 +72,11 @@ func TestUndeclared(t *testing.T) {
 		{"proc elsewhere", with("94 72 0:42 / /tmp/p ro - proc proc rw"), nil, "/tmp/p"},
 		{"a host file below proc", with("94 73 254:0 /etc/shadow /proc/x ro - ext4 /dev/vda rw"), nil, "/proc/x"},
 		{"a null device on a host disk", with("94 73 254:0 /null /proc/x ro - ext4 /dev/vda rw"), nil, "/proc/x"},
-		{"hosts of somebody's making", strings.ReplaceAll(dockerMounts, "containers/075e", "volumes/075e"), nil, "/etc/resolv.conf is not declared"},
-		{"hosts for hostname", strings.Replace(dockerMounts, "/hostname /etc/hostname", "/hosts /etc/hostname", 1), nil, "/etc/hostname"},
-		{"init writable", strings.Replace(dockerMounts, "/sbin/docker-init ro", "/sbin/docker-init rw", 1), nil, "docker-init"},
-		{"sys writable", strings.Replace(dockerMounts, "/sys ro", "/sys rw", 1), nil, "/sys is not declared"},
-		{"no cover over proc/sys", strings.Replace(dockerMounts, "52 73 0:42 /sys /proc/sys", "52 73 0:42 /irq /proc/irq", 1), nil, "/proc/sys is not read-only"},
+		{"hosts of somebody's making", strings.ReplaceAll(mountinfotest.Docker, "containers/075e", "volumes/075e"), nil, "/etc/resolv.conf is not declared"},
+		{"hosts for hostname", strings.Replace(mountinfotest.Docker, "/hostname /etc/hostname", "/hosts /etc/hostname", 1), nil, "/etc/hostname"},
+		{"init writable", strings.Replace(mountinfotest.Docker, "/sbin/docker-init ro", "/sbin/docker-init rw", 1), nil, "docker-init"},
+		{"sys writable", strings.Replace(mountinfotest.Docker, "/sys ro", "/sys rw", 1), nil, "/sys is not declared"},
+		{"no cover over proc/sys", strings.Replace(mountinfotest.Docker, "52 73 0:42 /sys /proc/sys", "52 73 0:42 /irq /proc/irq", 1), nil, "/proc/sys is not read-only"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			all, err := Parse(tt.mounts)

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/corral-sandbox/corral/internal/mountinfo/mountinfotest"
 	"github.com/corral-sandbox/corral/internal/spec"
 	"github.com/corral-sandbox/corral/internal/testenv"
 )
@@ -24,7 +25,7 @@ func TestNoDockerSocket(t *testing.T) {
 	const p = "/var/run/docker.sock"
 	c := spec.Check{Name: "no-docker-socket:" + p}
 	files := func(mounts, sockets string) map[string]string {
-		return map[string]string{"/proc/self/mountinfo": dockerMounts + mounts, "/proc/net/unix": unixHeader + sockets}
+		return map[string]string{"/proc/self/mountinfo": mountinfotest.Docker + mounts, "/proc/net/unix": unixHeader + sockets}
 	}
 	want(t, tree(t, files("", "")), c, spec.OK, "")
 	want(t, tree(t, files("100 72 0:25 /docker.sock /tmp/d ro - tmpfs tmpfs rw\n", "")), c, spec.Failed, "mounted at /tmp/d")
@@ -47,14 +48,14 @@ func TestNoCredentialDir(t *testing.T) {
 	want(t, tree(t, map[string]string{"/home/u/.config/x": ""}), c, spec.OK, "")
 	want(t, tree(t, map[string]string{"/home/u/.config/gh/hosts.yml": ""}), c, spec.Failed, "/home/u/.config/gh exists")
 	const mounted = "100 72 254:0 /gh /home/agent/.config/gh ro,relatime - ext4 /dev/vda rw\n"
-	for mounts, result := range map[string]spec.Result{dockerMounts: spec.OK, dockerMounts + mounted: spec.Failed, "garbage": spec.Failed} {
+	for mounts, result := range map[string]spec.Result{mountinfotest.Docker: spec.OK, mountinfotest.Docker + mounted: spec.Failed, "garbage": spec.Failed} {
 		want(t, tree(t, map[string]string{"/home/agent/.config/gh/": "", "/proc/self/mountinfo": mounts}), c, result, "")
 	}
 	want(t, tree(t, map[string]string{"/home/agent/.config/gh/": ""}), c, spec.Failed, "/home/agent/.config/gh exists")
 	// A sandbox's own state is there because it was declared.
 	state := spec.Check{Name: c.Name, Paths: c.Paths, Mount: []spec.Mount{{Target: "/home/agent/.config/gh"}}}
-	want(t, tree(t, map[string]string{"/home/agent/.config/gh/": "", "/proc/self/mountinfo": dockerMounts + mounted}), state, spec.OK, "")
-	want(t, tree(t, map[string]string{"/home/u/.config/gh/": "", "/proc/self/mountinfo": dockerMounts + mounted}), state, spec.Failed, "/home/u/.config/gh exists")
+	want(t, tree(t, map[string]string{"/home/agent/.config/gh/": "", "/proc/self/mountinfo": mountinfotest.Docker + mounted}), state, spec.OK, "")
+	want(t, tree(t, map[string]string{"/home/u/.config/gh/": "", "/proc/self/mountinfo": mountinfotest.Docker + mounted}), state, spec.Failed, "/home/u/.config/gh exists")
 	e := tree(t, nil)
 	e.home = ""
 	want(t, e, c, spec.Untold, "HOME")
@@ -87,10 +88,10 @@ func TestWritableLeavesNothing(t *testing.T) {
 func TestRoUnwritable(t *testing.T) {
 	const line = "100 72 254:0 /notes /notes ro,relatime - ext4 /dev/vda rw\n"
 	c := spec.Check{Name: "ro-unwritable:/notes"}
-	want(t, tree(t, map[string]string{"/notes/": "", "/proc/self/mountinfo": dockerMounts}), c, spec.Failed, "/ is mounted writable")
+	want(t, tree(t, map[string]string{"/notes/": "", "/proc/self/mountinfo": mountinfotest.Docker}), c, spec.Failed, "/ is mounted writable")
 	// The table says read-only and the kernel lets it be written: behaviour decides.
-	want(t, tree(t, map[string]string{"/notes/": "", "/proc/self/mountinfo": dockerMounts + line}), c, spec.Failed, "/notes can be written")
-	want(t, tree(t, map[string]string{"/proc/self/mountinfo": dockerMounts + line}), c, spec.Untold, "no such file")
+	want(t, tree(t, map[string]string{"/notes/": "", "/proc/self/mountinfo": mountinfotest.Docker + line}), c, spec.Failed, "/notes can be written")
+	want(t, tree(t, map[string]string{"/proc/self/mountinfo": mountinfotest.Docker + line}), c, spec.Untold, "no such file")
 }
 
 func TestPolicyInputsAbsent(t *testing.T) {
@@ -110,7 +111,7 @@ func TestRootOwned(t *testing.T) {
 // names of all engines. One that nobody listens on any more, and one of another name,
 // is none.
 func TestEngineSockets(t *testing.T) {
-	mounts := dockerMounts + "100 72 254:0 /p /p rw,relatime - ext4 /dev/vda rw\n"
+	mounts := mountinfotest.Docker + "100 72 254:0 /p /p rw,relatime - ext4 /dev/vda rw\n"
 	c := spec.Check{Name: "no-docker-socket:/run/docker.sock"}
 	const dead = "nobody"
 	for _, tt := range []struct {
@@ -229,7 +230,7 @@ func ordinarily(t *testing.T, e *env, check string) string {
 // Who owns a directory can close it over what it holds, and open it again.
 func TestEngineSocketBehindAClosedDirectory(t *testing.T) {
 	testenv.Require(t, "netns") // root
-	e := tree(t, map[string]string{"/proc/self/mountinfo": dockerMounts + "100 72 254:0 /p /p rw,relatime - ext4 /dev/vda rw\n", "/proc/net/unix": unixHeader,
+	e := tree(t, map[string]string{"/proc/self/mountinfo": mountinfotest.Docker + "100 72 254:0 /p /p rw,relatime - ext4 /dev/vda rw\n", "/proc/net/unix": unixHeader,
 		"/p/mine/": "", "/p/theirs/": ""})
 	if err := os.Chown(e.path("/p/mine"), ordinary, ordinary); err != nil {
 		t.Fatal(err)
@@ -282,7 +283,7 @@ func TestEngineSocketHidden(t *testing.T) {
 		{"deeper than a path can say", func(dir string) { bury(t, dir, "docker.sock", ordinary) }, `"" "/p/ddd`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			e := tree(t, map[string]string{"/proc/self/mountinfo": dockerMounts + "100 72 254:0 /p /p rw,relatime - ext4 /dev/vda rw\n", "/proc/net/unix": unixHeader, "/p/": ""})
+			e := tree(t, map[string]string{"/proc/self/mountinfo": mountinfotest.Docker + "100 72 254:0 /p /p rw,relatime - ext4 /dev/vda rw\n", "/proc/net/unix": unixHeader, "/p/": ""})
 			for dir := e.root; dir != "/tmp" && dir != "/"; dir = filepath.Dir(dir) {
 				if err := os.Chmod(dir, 0o755); err != nil {
 					t.Fatal(err)

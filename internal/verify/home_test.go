@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/corral-sandbox/corral/internal/mountinfo/mountinfotest"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
 
@@ -51,7 +52,7 @@ func TestHostHomeOnlyMounts(t *testing.T) {
 		{"no home", nil, nil, "", spec.Untold, "no homes"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			files := map[string]string{"/proc/self/mountinfo": dockerMounts + tt.mounts, "/proc/self/status": someoneElse()}
+			files := map[string]string{"/proc/self/mountinfo": mountinfotest.Docker + tt.mounts, "/proc/self/status": someoneElse()}
 			for _, f := range tt.files {
 				files[f] = ""
 			}
@@ -63,7 +64,7 @@ func TestHostHomeOnlyMounts(t *testing.T) {
 // Without a home of its own the agent could not be told from the host.
 func TestHostHomeWithoutOwn(t *testing.T) {
 	for _, home := range []string{"", "agent", "/", "//"} {
-		e := tree(t, map[string]string{"/proc/self/mountinfo": dockerMounts, "/proc/self/status": someoneElse(), "/home/u/x": ""})
+		e := tree(t, map[string]string{"/proc/self/mountinfo": mountinfotest.Docker, "/proc/self/status": someoneElse(), "/home/u/x": ""})
 		e.home = home
 		want(t, e, spec.Check{Name: "host-home-only-mounts", Paths: []string{"/home/u"}}, spec.Untold, "HOME")
 	}
@@ -74,7 +75,7 @@ func TestHostHomeWithoutOwn(t *testing.T) {
 func TestHostHomeSelfMade(t *testing.T) {
 	c := spec.Check{Name: "host-home-only-mounts", Paths: []string{"/home/u"}}
 	own := statusFile(os.Getuid(), os.Getgid(), "", noCaps, 1, 2)
-	files := map[string]string{"/proc/self/mountinfo": dockerMounts, "/proc/self/status": own, "/home/u/x": ""}
+	files := map[string]string{"/proc/self/mountinfo": mountinfotest.Docker, "/proc/self/status": own, "/home/u/x": ""}
 	want(t, tree(t, files), c, spec.OK, "")
 	files["/proc/self/mountinfo"] += "100 72 254:0 /home /home ro - ext4 /dev/vda rw\n"
 	want(t, tree(t, files), c, spec.Failed, "/home/u/x is there")
@@ -82,7 +83,7 @@ func TestHostHomeSelfMade(t *testing.T) {
 
 // A look that was cut short has seen nothing.
 func TestHostHomeIsBounded(t *testing.T) {
-	e := tree(t, map[string]string{"/proc/self/mountinfo": dockerMounts, "/proc/self/status": statusFile(os.Getuid(), os.Getgid(), "", noCaps, 1, 2), "/home/u/": ""})
+	e := tree(t, map[string]string{"/proc/self/mountinfo": mountinfotest.Docker, "/proc/self/status": statusFile(os.Getuid(), os.Getgid(), "", noCaps, 1, 2), "/home/u/": ""})
 	for i := range mostHomeEntries + 1 {
 		if i == mostHomeEntries {
 			want(t, e, spec.Check{Name: "host-home-only-mounts", Paths: []string{"/home/u"}}, spec.OK, "")

@@ -9,20 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/corral-sandbox/corral/internal/mountinfo"
+	"github.com/corral-sandbox/corral/internal/mountinfo/mountinfotest"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
 
-// dockerMounts is what the engine gives a container that declares nothing.
-var dockerMounts = func() string {
-	text, err := os.ReadFile("../mountinfo/testdata/docker")
-	if err != nil {
-		panic(err)
-	}
-	return string(text)
-}()
-
 func TestMountsOnlyDeclaredComparesTheFile(t *testing.T) {
-	e := tree(t, map[string]string{"/proc/self/mountinfo": dockerMounts + "100 72 254:0 /p /p rw,relatime - ext4 /dev/vda rw\n", "/p/": ""})
+	e := tree(t, map[string]string{"/proc/self/mountinfo": mountinfotest.Docker + "100 72 254:0 /p /p rw,relatime - ext4 /dev/vda rw\n", "/p/": ""})
 	var st unix.Stat_t
 	if err := unix.Stat(e.path("/p"), &st); err != nil {
 		t.Fatal(err)
@@ -49,19 +41,19 @@ func TestUncovered(t *testing.T) {
 	}
 	without := func(target string) string {
 		var kept string
-		for line := range strings.Lines(dockerMounts) {
+		for line := range strings.Lines(mountinfotest.Docker) {
 			if !strings.Contains(line, " "+target+" ") {
 				kept += line
 			}
 		}
 		return kept
 	}
-	want(t, with(dockerMounts), c, spec.OK, "")
+	want(t, with(mountinfotest.Docker), c, spec.OK, "")
 	for _, p := range []string{"/proc/bus", "/proc/acpi", "/proc/keys", "/sys/firmware"} {
 		want(t, with(without(p)), c, spec.Failed, p+" is not covered")
 	}
-	want(t, with(dockerMounts+"57 73 0:42 /keys /proc/keys ro - proc proc rw\n"), c, spec.Failed, "/proc/keys is not covered as the engine does")
-	want(t, with(dockerMounts+"57 73 0:42 /bus /proc/bus rw - proc proc rw\n"), c, spec.Failed, "/proc/bus")
+	want(t, with(mountinfotest.Docker+"57 73 0:42 /keys /proc/keys ro - proc proc rw\n"), c, spec.Failed, "/proc/keys is not covered as the engine does")
+	want(t, with(mountinfotest.Docker+"57 73 0:42 /bus /proc/bus rw - proc proc rw\n"), c, spec.Failed, "/proc/bus")
 }
 
 func TestHolding(t *testing.T) {
