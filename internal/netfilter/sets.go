@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -119,14 +120,14 @@ func (k *Kernel) ApplySets(ctx context.Context, sets ...Set) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := s.apply(h); err != nil {
+		if err := s.apply(ctx, h); err != nil {
 			return fmt.Errorf("set %s: %w", s.Name, err)
 		}
 	}
 	return nil
 }
 
-func (s Set) apply(h *netlink.Handle) error {
+func (s Set) apply(ctx context.Context, h *netlink.Handle) error {
 	entries := s.sorted()
 	options := netlink.IpsetCreateOptions{
 		Revision:    setRevision,
@@ -138,7 +139,7 @@ func (s Set) apply(h *netlink.Handle) error {
 		return err
 	}
 	next := s.Name + newSuffix
-	if err := destroy(h, next); err != nil {
+	if err := destroy(ctx, h, next); err != nil {
 		return err
 	}
 	if err := create(h, next, s.kind(), options); err != nil {
@@ -149,10 +150,35 @@ func (s Set) apply(h *netlink.Handle) error {
 			return fmt.Errorf("add %d entries from %s: %w", len(batch), batch[0], err)
 		}
 	}
-	if err := h.IpsetSwap(next, s.Name); err != nil {
+	if err := unread(ctx, func() error { return h.IpsetSwap(next, s.Name) }); err != nil {
 		return fmt.Errorf("swap: %w", err)
 	}
-	return destroy(h, next)
+	return destroy(ctx, h, next)
+}
+
+// The kernel neither swaps nor destroys a set while somebody lists it, which takes as
+// long as whoever lists it likes.
+const (
+	unreadAgain = 5 * time.Millisecond
+	unreadLimit = 2 * time.Second
+)
+
+// unread does what a listing of a set forbids, once there is none.
+func unread(ctx context.Context, do func() error) error {
+	limit := time.After(unreadLimit)
+	for {
+		err := do()
+		if !errors.Is(err, unix.EBUSY) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w (%w)", err, ctx.Err())
+		case <-limit:
+			return fmt.Errorf("%w: another program has been listing the set for %v", err, unreadLimit)
+		case <-time.After(unreadAgain):
+		}
+	}
 }
 
 // addBatch is how many entries go into one message: their list has a length of 16
@@ -208,11 +234,11 @@ func (k *Kernel) removeSet(name string) error {
 		return err
 	}
 	defer h.Close()
-	return destroy(h, name)
+	return destroy(context.Background(), h, name)
 }
 
-func destroy(h *netlink.Handle, name string) error {
-	if err := h.IpsetDestroy(name); err != nil && !errors.Is(err, unix.ENOENT) {
+func destroy(ctx context.Context, h *netlink.Handle, name string) error {
+	if err := unread(ctx, func() error { return h.IpsetDestroy(name) }); err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("destroy %s: %w", name, err)
 	}
 	return nil

@@ -6,8 +6,10 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/corral-sandbox/corral/internal/netfilter"
@@ -88,6 +90,51 @@ func TestSetsAfterACrash(t *testing.T) {
 			t.Errorf("sets: %v %v", list, err)
 		}
 	})
+}
+
+// While somebody lists a set the kernel neither swaps nor destroys it: who changes it
+// waits for the end of the listing, not for ever.
+func TestSetsBesideAListing(t *testing.T) {
+	n := newNamespace(t)
+	k := n.open(t)
+	var many, few netfilter.Set
+	many.Name, few.Name = pins.Name, pins.Name
+	for i := range 5000 { // more than one message of a listing has
+		many.Entries = append(many.Entries, entry(netip.AddrFrom4([4]byte{44, 10, byte(i >> 8), byte(i)}).String(), 443))
+	}
+	few.Entries = many.Entries[:1]
+	n.applySets(t, k, many)
+	listing := func() (fd int) {
+		r := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_IPSET<<8|nl.IPSET_CMD_LIST, nl.GetIpsetFlags(nl.IPSET_CMD_LIST))
+		r.AddData(&nl.Nfgenmsg{NfgenFamily: unix.AF_INET, Version: nl.NFNETLINK_V0})
+		r.AddData(nl.NewRtAttr(nl.IPSET_ATTR_PROTOCOL, []byte{nl.IPSET_PROTOCOL}))
+		r.AddData(nl.NewRtAttr(nl.IPSET_ATTR_SETNAME, nl.ZeroTerminated(pins.Name)))
+		n.do(func() {
+			fd = must(unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER))
+			check(t, unix.Sendto(fd, r.Serialize(), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}))
+			_, _, err := unix.Recvfrom(fd, make([]byte, 1<<16), 0)
+			check(t, err)
+		})
+		return fd
+	}
+	fd := listing()
+	time.AfterFunc(300*time.Millisecond, func() { unix.Close(fd) })
+	n.applySets(t, k, few)
+	if got := n.readSets(t, k, pins.Name); len(got[0].Entries) != 1 {
+		t.Errorf("%d entries", len(got[0].Entries))
+	}
+
+	n.applySets(t, k, many)
+	fd = listing()
+	defer unix.Close(fd)
+	n.do(func() {
+		if err := k.ApplySets(t.Context(), few); err == nil || !strings.Contains(err.Error(), "another program has been listing the set") {
+			t.Errorf("beside a listing that does not end: %v", err)
+		}
+	})
+	if got := n.readSets(t, k, pins.Name); len(got[0].Entries) != len(many.Entries) {
+		t.Errorf("a failure left %d entries", len(got[0].Entries))
+	}
 }
 
 func TestSetTamperingShows(t *testing.T) {
