@@ -215,12 +215,12 @@ func TestNotFenced(t *testing.T) {
 		want   string
 		also   string // in what alone says, if it is not want
 	}{
-		"NET_RAW":         {p, s, "keep=13", probesVar, 1, "no-capabilities: process self (corral-verify) has NET_RAW (CapBnd): `cap_drop: [ALL]`", ""},
-		"several":         {p, s, "keep=7,keep=12,keep=13,keep=19,keep=0", probesVar, 1, "has NET_RAW (CapBnd), NET_ADMIN (CapBnd), SETUID (CapBnd), SYS_PTRACE (CapBnd): ", ""},
-		"privileges":      {p, s, "gaining", probesVar, 1, "no-new-privs: process self (corral-verify) may gain privileges: `security_opt: [no-new-privileges]`", ""},
-		"root":            {p, s, "uid=0", probesVar, 1, "non-root: process self (corral-verify) runs as root", ""},
-		"the worker":      {p, s, "uid=64999", probesVar, 1, "user-not-the-gates: process self (corral-verify) runs as uid 64999, which is the gate's own: choose another", ""},
-		"the carrier":     {p, s, "uid=64998", probesVar, 1, "user-not-the-gates: process self (corral-verify) runs as uid 64998, which is the gate's own: choose another", ""},
+		"NET_RAW":         {p, s, "keep=13", probesVar, 1, "no-capabilities: this process (corral-verify) has NET_RAW (CapBnd); in compose.yaml: `cap_drop: [ALL]`", ""},
+		"several":         {p, s, "keep=7,keep=12,keep=13,keep=19,keep=0", probesVar, 1, "has NET_RAW (CapBnd), NET_ADMIN (CapBnd), SETUID (CapBnd), SYS_PTRACE (CapBnd); ", ""},
+		"privileges":      {p, s, "gaining", probesVar, 1, "no-new-privs: this process (corral-verify) may gain privileges; in compose.yaml: `security_opt: [no-new-privileges]`", ""},
+		"root":            {p, s, "uid=0", probesVar, 1, "non-root: this process (corral-verify) runs as root", ""},
+		"the worker":      {p, s, "uid=64999", probesVar, 1, "user-not-the-gates: this process (corral-verify) runs as uid 64999, which is the gate's own; choose another", ""},
+		"the carrier":     {p, s, "uid=64998", probesVar, 1, "user-not-the-gates: this process (corral-verify) runs as uid 64998, which is the gate's own; choose another", ""},
 		"no gate":         {bare, nil, "", probesVar, 1, "gate-answers: no gate is here: 127.0.0.1:53 does not answer: connection refused; in compose.yaml: ", "FAIL unlisted-host-blocked: cannot tell: no gate tells what becomes of packets here, so none was sent"},
 		"probes that are": {p, s, "", []string{"CORRAL_PROBES=x"}, 2, "CORRAL_PROBES: \"x\"", ""},
 	} {

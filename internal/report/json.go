@@ -35,15 +35,15 @@ type Event struct {
 	Witnesses []spec.Witness `json:"witnesses"`
 }
 
-// event is the line of a section's event. The section's hint is about what does not
-// hold.
+// event is the line of a section's event. Hints are about what does not hold, the
+// section's about all that has none of its own.
 func (s Section) event(ev spec.Event) Event {
 	line := Event{
 		Version: spec.Version, Service: cmp.Or(ev.Service, s.Service), Check: ev.Check, Result: ev.Result, Detail: ev.Detail,
 		Probes: append([]spec.Probe{}, ev.Probes...), Witnesses: append([]spec.Witness{}, ev.Witnesses...),
 	}
 	if !holds(ev) {
-		line.Hint = s.Hint
+		line.Hint = cmp.Or(ev.Hint, s.Hint)
 	}
 	return line
 }

@@ -95,5 +95,8 @@ func Line(ev spec.Event, colour bool) string {
 	default:
 		line += ": cannot tell: " + printable.Escape(ev.Detail)
 	}
+	if ev.Hint != "" && !holds(ev) {
+		line += "; " + printable.Escape(ev.Hint)
+	}
 	return line
 }

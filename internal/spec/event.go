@@ -20,6 +20,9 @@ type Event struct {
 	Check   string `json:"check"`
 	Result  Result `json:"result"`
 	Detail  string `json:"detail,omitempty"`
+	// Hint is what to do about it. It crosses no wall: nobody inside tells the owner
+	// what to do.
+	Hint string `json:"-"`
 	// Probes are packets that should have been refused by the gate. The check
 	// holds only if the gate confirms each of them.
 	Probes []Probe `json:"probes,omitempty"`

@@ -43,6 +43,9 @@ const joinHint = "in compose.yaml: `network_mode: service:GATE`, and `depends_on
 // healHint is what puts a service and its gate together again.
 const healHint = "docker compose up --detach --wait --force-recreate"
 
+// hangHint is where to look when a gate is there and says nothing.
+const hangHint = "`docker compose ps` says whether the gate is paused or unhealthy, `docker compose logs GATE` what it said last"
+
 // alone are the checks that need no policy, of a service whose gate does with
 // names as said: "" if no gate answers. What cannot be planned, for want of what
 // the kernel or the gate wrote, is a check that cannot tell.
@@ -84,8 +87,11 @@ func (e *env) alone(probes spec.Probes, names string) []spec.Check {
 		checks = append(checks, spec.Check{Name: "resolves"}) // it tells why it cannot tell
 	}
 	gateways, err := e.gateways()
-	if err != nil {
+	switch {
+	case err != nil, len(gateways) == 0 && names == "":
 		checks = append(checks, spec.Check{Name: "gateway-closed"}) // it tells why it cannot tell
+	case len(gateways) == 0:
+		checks = append(checks, spec.Check{Name: "gateway-closed", Skip: "no network here has a gateway, or an address for one"})
 	}
 	resolver := probes.Unlisted // as good as any, where there is no gateway
 	if len(gateways) > 0 {
@@ -171,33 +177,41 @@ func sends(c spec.Check) bool {
 // aloneSection is how events of a service that nobody planned call it.
 const aloneSection = "alone"
 
-// verifyAlone runs them all and reports, as lines or as JSON.
+// verifyAlone runs them all and reports, as lines, of failed ones only too, or as JSON.
 func verifyAlone(ctx context.Context, args []string, e *env, stdout io.Writer) error {
-	asJSON := len(args) == 1 && args[0] == "--json"
 	if len(args) == 1 && isHelp(args[0]) {
 		_, err := fmt.Fprint(stdout, usage)
 		return err
 	}
-	if len(args) > 0 && !asJSON {
-		return exit.Invalidf("corral-verify alone [--json]", "alone takes no %q", args[0])
+	write := func(w io.Writer, s []report.Section) (report.Tally, error) { return report.Text(w, s, false) }
+	switch {
+	case len(args) == 2 && slices.Contains(args, "--failed") && slices.Contains(args, "--json"):
+		return exit.Invalidf("what does not hold has another result there than ok, skip and note", "--failed is for lines, and --json writes every event")
+	case len(args) > 1:
+		return exit.Invalidf("corral-verify alone [--failed | --json]", "alone takes no %q", args)
+	case slices.Contains(args, "--failed"):
+		write = func(w io.Writer, s []report.Section) (report.Tally, error) { return report.Failures(w, s, false) }
+	case slices.Contains(args, "--json"):
+		write = func(w io.Writer, s []report.Section) (report.Tally, error) {
+			h := e.header(ctx)
+			h.Sandbox, _ = os.Hostname()
+			return report.JSON(w, h, s)
+		}
+	case len(args) == 1:
+		return exit.Invalidf("corral-verify alone [--failed | --json]", "alone takes no %q", args[0])
 	}
 	probes, err := probesOfEnvironment()
 	if err != nil {
 		return err
 	}
 	e.aside = true
-	names, _ := e.chaos(ctx, spec.NamesName)
+	names, err := e.chaos(ctx, spec.NamesName)
+	if errors.Is(err, errMute) {
+		e.mute = err
+	}
 	section := e.judge(ctx, append(e.alone(probes, strings.Join(names, "")), e.linkChecks(ctx)...))
 	section.Service = aloneSection
-	host, _ := os.Hostname()
-	tally, err := report.Tally{}, error(nil)
-	if asJSON {
-		h := e.header(ctx)
-		h.Sandbox = host
-		tally, err = report.JSON(stdout, h, []report.Section{section})
-	} else {
-		tally, err = report.Text(stdout, []report.Section{section}, false)
-	}
+	tally, err := write(stdout, []report.Section{section})
 	if err != nil {
 		return fmt.Errorf("write the report: %w", err)
 	}
@@ -327,8 +341,14 @@ func (e *env) verdicts(ctx context.Context, p spec.Probe, mark uint64) []spec.Ve
 // that floods it with lookups makes it lose some.
 const chaosTries = 4
 
+// errMute is a gate that took every question, as far as can be told, and answered none.
+var errMute = fmt.Errorf("is silent: %d questions, and no answer to any within %v", chaosTries, answerLimit)
+
 // chaos asks the gate for a text of its own.
 func (e *env) chaos(ctx context.Context, name string) (texts []string, err error) {
+	if e.mute != nil {
+		return nil, e.mute
+	}
 	for range chaosTries {
 		var a answer
 		if a, err = e.ask(ctx, name, dnsmessage.TypeTXT, dnsmessage.ClassCHAOS); err == nil {
@@ -341,6 +361,9 @@ func (e *env) chaos(ctx context.Context, name string) (texts []string, err error
 			break
 		}
 	}
+	if fateOf(err) == silent && ctx.Err() == nil {
+		return nil, fmt.Errorf("%v %w", e.dns, errMute)
+	}
 	return nil, fmt.Errorf("%v does not answer: %w", e.dns, cause(err))
 }
 
@@ -349,9 +372,12 @@ func gateAnswers(ctx context.Context, _ spec.Check, e *env) finding {
 	texts, err := e.chaos(ctx, spec.InstanceName)
 	switch {
 	case err != nil && nowhere():
-		return failed("no gate is here, and no network: the gate was started again, or died, and has another namespace now: `%s` brings both back; or this container never joined it (%s)", healHint, joinHint)
+		return failed("no gate is here, and no network: the gate was started again, or died, and has another namespace now; or this container never joined it").
+			advising(fmt.Sprintf("`%s` brings both back; to join one, %s", healHint, joinHint))
+	case errors.Is(err, errMute):
+		return failed("a gate, or something in its place, is here and does not answer: %v", err).advising(hangHint)
 	case err != nil:
-		return failed("no gate is here: %v; %s", err, joinHint)
+		return failed("no gate is here: %v", err).advising(joinHint)
 	}
 	if len(texts) != 1 || texts[0] == "" {
 		return failed("no gate is here: %v has no instance to tell", e.dns)
@@ -479,7 +505,7 @@ func linked(ctx context.Context, c spec.Check, e *env) finding {
 	}
 	f := e.reach(ctx, []netip.Addr{c.Addr}, c.Port)
 	if f.result != spec.OK {
-		f.detail += "; see that the service there is up, and that its gate lets this one in"
+		return f.advising("see that the service there is up, and that its gate lets this one in")
 	}
 	return f
 }

@@ -2,12 +2,15 @@ package verify
 
 import (
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/corral-sandbox/corral/internal/exit"
 	"github.com/corral-sandbox/corral/internal/netguard"
 	"github.com/corral-sandbox/corral/internal/report"
 	"github.com/corral-sandbox/corral/internal/spec"
@@ -222,14 +225,14 @@ func TestCapabilitiesByName(t *testing.T) {
 	for bounding, want := range map[string]string{
 		"0000000000000000": "",
 		"0000000000000400": "", // NET_BIND_SERVICE
-		"0000000000002000": "NET_RAW (CapBnd): `cap_drop: [ALL]`",
-		"00000000a80425fb": "NET_RAW (CapBnd), SETUID (CapBnd), SETGID (CapBnd): ", // Docker's default
-		"0000000000280000": "SYS_ADMIN (CapBnd), SYS_PTRACE (CapBnd): ",
-		"0000000000001000": "NET_ADMIN (CapBnd): ",
+		"0000000000002000": "NET_RAW (CapBnd)",
+		"00000000a80425fb": "NET_RAW (CapBnd), SETUID (CapBnd), SETGID (CapBnd)", // Docker's default
+		"0000000000280000": "SYS_ADMIN (CapBnd), SYS_PTRACE (CapBnd)",
+		"0000000000001000": "NET_ADMIN (CapBnd)",
 	} {
 		e := tree(t, status(bounding))
 		got := examine(t.Context(), spec.Check{Name: "no-capabilities", Names: unfenced}, e)
-		if (got.result == spec.OK) != (want == "") || !strings.Contains(got.detail, want) {
+		if (got.result == spec.OK) != (want == "") || !strings.HasSuffix(got.detail, want) || (got.hint != "") != (want != "") {
 			t.Errorf("%s: %+v", bounding, got)
 		}
 	}
@@ -320,7 +323,112 @@ func TestLinkChecks(t *testing.T) {
 	c := spec.Check{Name: fmt.Sprintf("link:db:%d", port), Addr: netip.MustParseAddr("127.9.9.8"), Port: port}
 	want(t, e, c, spec.OK, "")
 	c.Addr = netip.MustParseAddr("127.9.9.7")
-	want(t, e, c, spec.Failed, "connection refused; see that the service there is up")
+	want(t, e, c, spec.Failed, "connection refused")
+	if got := examine(t.Context(), c, e); !strings.Contains(got.hint, "see that the service there is up") {
+		t.Errorf("%+v", got)
+	}
+}
+
+// What is wrong and what to do about it are two things, and stand apart in JSON; a line
+// has both. Corral's own proof has advice of its own.
+func TestAdvice(t *testing.T) {
+	for _, tt := range []struct {
+		status, check, detail, hint string
+	}{
+		{statusFile(0, 0, "", noCaps, 1, 2), "non-root", "this process (agent) runs as root", "in compose.yaml: `user: \"1000:1000\"`, say"},
+		{statusFile(spec.WorkerUID, 1000, "", noCaps, 1, 2), "user-not-the-gates", "this process (agent) runs as uid 64999, which is the gate's own", "choose another; in compose.yaml: `user: \"1000:1000\"`, say"},
+		{statusFile(1000, 1000, "", "0000000000002000", 1, 2), "no-capabilities", "this process (agent) has NET_RAW (CapBnd)", "in compose.yaml: `cap_drop: [ALL]`"},
+		{statusFile(1000, 1000, "", noCaps, 0, 2), "no-new-privs", "this process (agent) may gain privileges", "in compose.yaml: `security_opt: [no-new-privileges]`"},
+	} {
+		e := tree(t, map[string]string{"/proc/self/status": tt.status, "/proc/1/status": tt.status})
+		e.aside = true
+		e.dns = netip.MustParseAddrPort("127.0.0.1:1") // nobody is there
+		s := e.judge(t.Context(), []spec.Check{{Name: tt.check, Names: unfenced}})
+		if len(s.Events) != 1 || s.Events[0].Detail != tt.detail || s.Events[0].Hint != tt.hint {
+			t.Errorf("%s: %+v", tt.check, s.Events)
+		}
+		e.aside = false
+		if tt.check == "non-root" || tt.check == "no-new-privs" {
+			if got := examine(t.Context(), spec.Check{Name: tt.check}, e); got.detail != tt.detail || got.hint != "" {
+				t.Errorf("%s: %+v", tt.check, got)
+			}
+		}
+	}
+}
+
+// A gate that hangs is there: who is told so knows where to look, and within the time
+// of one question that is asked as often as any.
+func TestAloneBesideAGateThatHangs(t *testing.T) {
+	mute, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mute.Close()
+	e := tree(t, map[string]string{"/proc/net/route": routesHead + toAll, "/etc/hosts": "127.0.0.1 localhost\n203.0.113.9 api.allowed.test\n"})
+	e.dns = netip.MustParseAddrPort(mute.LocalAddr().String())
+	var out strings.Builder
+	start := time.Now()
+	err = verifyAlone(t.Context(), []string{"--json"}, e, &out)
+	if took := time.Since(start); err == nil || took < chaosTries*answerLimit || took > (chaosTries+2)*answerLimit {
+		t.Errorf("after %v: %v", took, err)
+	}
+	want := fmt.Sprintf(`"check":"gate-answers","result":"failed","detail":"a gate, or something in its place, is here and does not answer: %v is silent: 4 questions, and no answer to any within 1s","hint":%q`, e.dns, hangHint)
+	if !strings.Contains(out.String(), want) {
+		t.Errorf("%s", out.String())
+	}
+	if len(e.ports.used) != 0 {
+		t.Errorf("sent to %v", e.ports.used)
+	}
+}
+
+// Where no gate is, and no network any more, the same checks are listed as where one
+// is; a gate's own word that it has no gateway is another thing.
+func TestAloneWithoutANetwork(t *testing.T) {
+	files := map[string]string{"/proc/net/route": routesHead, "/etc/hosts": "127.0.0.1 localhost\n"}
+	for names, skipped := range map[string]bool{"": false, spec.NamesBlocked: true} {
+		found := 0
+		e := tree(t, files)
+		for _, c := range e.alone(spec.DefaultProbes(), names) {
+			if c.Name == "gateway-closed" {
+				if found++; (c.Skip != "") != skipped {
+					t.Errorf("%q: %+v", names, c)
+				}
+				if !skipped {
+					want(t, e, c, spec.Untold, "nothing to probe")
+				}
+			}
+		}
+		if found != 1 {
+			t.Errorf("%q: gateway-closed is there %d times", names, found)
+		}
+	}
+}
+
+// With --failed the lines are those of what does not hold, and the tally is of all.
+func TestAloneOptions(t *testing.T) {
+	status := statusFile(1000, 1000, "", noCaps, 0, 2)
+	e := tree(t, map[string]string{"/proc/self/status": status, "/proc/1/status": status})
+	e.dns = netip.MustParseAddrPort("127.0.0.1:1") // nobody is there
+	var all, failed strings.Builder
+	for out, args := range map[*strings.Builder][]string{&all: nil, &failed: {"--failed"}} {
+		if err := verifyAlone(t.Context(), args, e, out); exit.Report(io.Discard, program, err) != exit.Failed {
+			t.Errorf("%q: %v", args, err)
+		}
+	}
+	var want strings.Builder
+	for line := range strings.Lines(all.String()) {
+		if !strings.HasPrefix(line, "ok ") && !strings.HasPrefix(line, "skip ") {
+			want.WriteString(line)
+		}
+	}
+	if failed.String() != want.String() || want.Len() == all.Len() || !strings.Contains(want.String(), "FAIL no-new-privs: this process (agent) may gain privileges; in compose.yaml: ") {
+		t.Errorf("%s\nof\n%s", failed.String(), all.String())
+	}
+	for _, args := range [][]string{{"--failed", "--json"}, {"--json", "--json"}, {"--quiet"}} {
+		if err := verifyAlone(t.Context(), args, e, &all); exit.Report(io.Discard, program, err) != exit.Invalid {
+			t.Errorf("%q: %v", args, err)
+		}
+	}
 }
 
 // Where nobody tells what becomes of packets none is sent, and what was to be

@@ -42,7 +42,7 @@ func (e *env) withoutRights(names []string) finding {
 		if held, err := holds(p, names); err != nil {
 			return untold("%v", err)
 		} else if held != "" {
-			return failed("%v has %s: `cap_drop: [ALL]` in compose.yaml takes it away", p, held)
+			return failed("%v has %s", p, held).advising("in compose.yaml: `cap_drop: [ALL]`")
 		}
 	}
 	return ok()
@@ -77,14 +77,11 @@ func holds(p process, names []string) (string, error) {
 // noNewPrivs: set in every process here; aside, in this one and in the first.
 func noNewPrivs(ctx context.Context, _ spec.Check, e *env) finding {
 	return e.everyProcess(ctx, func(p process) string {
-		switch {
-		case p.noNewPrivs != 1 && e.aside:
-			return "may gain privileges: `security_opt: [no-new-privileges]` in compose.yaml forbids it"
-		case p.noNewPrivs != 1:
+		if p.noNewPrivs != 1 {
 			return "may gain privileges"
 		}
 		return ""
-	})
+	}).advising(e.stackHint("in compose.yaml: `security_opt: [no-new-privileges]`"))
 }
 
 // seccompOn: every process here runs under a filter; aside, this one and the first.

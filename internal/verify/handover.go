@@ -114,6 +114,9 @@ func refuse(events []spec.Event, stderr io.Writer) bool {
 			why = "cannot tell: " + why
 		}
 		refused = true
+		if ev.Hint != "" {
+			why += "; " + ev.Hint
+		}
 		fmt.Fprintf(stderr, "%s: handover refused: %s: %s\n", program, ev.Check, printable.Escape(why))
 	}
 	return refused

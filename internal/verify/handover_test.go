@@ -150,9 +150,9 @@ iptables -w -A OUTPUT -j REJECT --reject-with icmp-admin-prohibited
 		{"a command that is not there", "right", rules + drop + "./corral-verify handover -- /gone", notFound, "corral-verify: /gone: command not found\n"},
 		{"the gate was restarted", "wrong", rules + drop + show, 1, "corral-verify: handover refused: same-netns-as-gate: another run of the gate answers here (it was restarted)\n"},
 		{"no rules", "right", drop + show, 1, "corral-verify: handover refused: unlisted-host-blocked: cannot tell: udp 203.0.113.53:443: not refused at once\n"},
-		{"privileges", "right", rules + strings.Replace(drop, "--no-new-privs", "", 1) + show, 1, "corral-verify: handover refused: no-new-privs: process self (corral-verify) may gain privileges\n"},
-		{"a capability", "right", rules + strings.Replace(drop, "-all --inh", "-all,+net_raw --inh", 1) + show, 1, "corral-verify: handover refused: no-capabilities: process self (corral-verify) has CapBnd 2000\n"},
-		{"root", "right", rules + strings.ReplaceAll(drop, "1000", "0") + show, 1, "corral-verify: handover refused: non-root: process self (corral-verify) runs as root\n"},
+		{"privileges", "right", rules + strings.Replace(drop, "--no-new-privs", "", 1) + show, 1, "corral-verify: handover refused: no-new-privs: this process (corral-verify) may gain privileges\n"},
+		{"a capability", "right", rules + strings.Replace(drop, "-all --inh", "-all,+net_raw --inh", 1) + show, 1, "corral-verify: handover refused: no-capabilities: this process (corral-verify) has CapBnd 2000\n"},
+		{"root", "right", rules + strings.ReplaceAll(drop, "1000", "0") + show, 1, "corral-verify: handover refused: non-root: this process (corral-verify) runs as root\n"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			cmd := exec.Command("sh", "-c", setup+tt.script)

@@ -22,15 +22,25 @@ import (
 func nonRoot(ctx context.Context, _ spec.Check, e *env) finding {
 	return e.everyProcess(ctx, func(p process) string {
 		switch {
-		case slices.Contains(p.uids[:], 0) && e.aside:
-			return "runs as root: `user: \"1000:1000\"`, say, in compose.yaml"
 		case slices.Contains(p.uids[:], 0):
 			return "runs as root"
 		case !e.aside && (slices.Contains(p.uids[:], spec.WorkerUID) || p.pid != "1" && slices.Contains(p.uids[:], spec.CarrierUID)):
 			return fmt.Sprintf("runs as a user of the gate's own: uids %v", p.uids)
 		}
 		return ""
-	})
+	}).advising(e.stackHint(userHint))
+}
+
+// userHint is how a service gets a user.
+const userHint = "in compose.yaml: `user: \"1000:1000\"`, say"
+
+// stackHint is advice about the file of a stack, for whoever has one: what corral
+// makes has none that a person writes.
+func (e *env) stackHint(hint string) string {
+	if e.aside {
+		return hint
+	}
+	return ""
 }
 
 // userNotTheGates: neither this process nor PID 1 has the uid of a gate's worker,
@@ -43,7 +53,7 @@ func userNotTheGates(_ context.Context, _ spec.Check, e *env) finding {
 	for _, p := range []process{self, first} {
 		for _, uid := range []uint32{spec.WorkerUID, spec.CarrierUID} {
 			if slices.Contains(p.uids[:], uid) {
-				return failed("%v runs as uid %d, which is the gate's own: choose another, `user: \"1000:1000\"`, say, in compose.yaml", p, uid)
+				return failed("%v runs as uid %d, which is the gate's own", p, uid).advising("choose another; " + userHint)
 			}
 		}
 	}

@@ -90,7 +90,12 @@ type process struct {
 	status
 }
 
-func (p process) String() string { return fmt.Sprintf("process %s (%s)", p.pid, p.name) }
+func (p process) String() string {
+	if p.pid == "self" {
+		return fmt.Sprintf("this process (%s)", p.name)
+	}
+	return fmt.Sprintf("process %s (%s)", p.pid, p.name)
+}
 
 func (e *env) process(pid string) (process, error) {
 	b, err := os.ReadFile(e.path("/proc/" + pid + "/status"))

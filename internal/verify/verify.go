@@ -48,6 +48,7 @@ const (
 type finding struct {
 	result spec.Result
 	detail string
+	hint   string // what to do about it, in a stack that no corral outside sees
 	probes []spec.Probe
 }
 
@@ -59,6 +60,14 @@ func failed(format string, args ...any) finding {
 
 func untold(format string, args ...any) finding {
 	return finding{result: spec.Untold, detail: fmt.Sprintf(format, args...)}
+}
+
+// advising is f with what to do about it, if it does not hold.
+func (f finding) advising(hint string) finding {
+	if f.result == spec.Failed || f.result == spec.Untold {
+		f.hint = hint
+	}
+	return f
 }
 
 // check asserts one thing. It reads the fields of c that its kind defines.
@@ -83,6 +92,8 @@ type env struct {
 	// aside means that the gate is asked from here, at once: whoever is silent has
 	// not been refused, and what has no route needs no refusal.
 	aside bool
+	// mute is why the gate is not asked any more: it did not answer at all.
+	mute error
 }
 
 func newEnv() *env {
@@ -114,7 +125,8 @@ func Main(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args [
 // usage is what corral-verify says of itself.
 const usage = `corral-verify proves from the inside that its service is fenced.
 
-  corral-verify alone [--json]    every check that needs no plan of corral's, in a stack of
+  corral-verify alone [--failed | --json]
+                                  every check that needs no plan of corral's, in a stack of
                                   yours; exit 1 if one fails or cannot be told
   corral-verify handover [--alone] -- COMMAND
                                   starts COMMAND behind a closed gate, or not at all; with
@@ -153,7 +165,7 @@ func run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args []
 		_, err := fmt.Fprint(stdout, usage)
 		return err
 	}
-	return exit.Invalidf("corral-verify reads its list on standard input; the other forms are `alone [--json]`, `handover [--alone] -- COMMAND` and `version`", "unknown argument %q", args[0])
+	return exit.Invalidf("corral-verify reads its list on standard input; the other forms are `alone [--failed | --json]`, `handover [--alone] -- COMMAND` and `version`", "unknown argument %q", args[0])
 }
 
 // verify writes an event for every check, in list order.
@@ -200,7 +212,7 @@ func runChecks(ctx context.Context, service string, checks []spec.Check, e *env)
 		}
 		for i, c := range checks {
 			f := <-findings[i]
-			ev := spec.Event{Version: spec.Version, Service: service, Check: c.Name, Result: f.result, Detail: f.detail, Probes: f.probes}
+			ev := spec.Event{Version: spec.Version, Service: service, Check: c.Name, Result: f.result, Detail: f.detail, Hint: f.hint, Probes: f.probes}
 			if !yield(ev) {
 				return
 			}
