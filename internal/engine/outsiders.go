@@ -328,11 +328,17 @@ func (e *Engine) listedOddly(ctx context.Context, id string, uid, gid uint32) ([
 		var odd []oddity
 		for _, p := range all {
 			if p.uid != uid || p.gid != gid {
-				odd = append(odd, oddity{fmt.Sprint(p.pid), fmt.Sprintf("process %d of %d:%d, not %d:%d: %s", p.pid, p.uid, p.gid, uid, gid, p.args)})
+				odd = append(odd, oddity{fmt.Sprint(p.pid), p.ofOther(uid, gid)})
 			}
 		}
 		return odd, err
 	})
+}
+
+// ofOther says whose a process is that should be another's. What runs inside counts
+// processes otherwise.
+func (p task) ofOther(uid, gid uint32) string {
+	return fmt.Sprintf("process %d (as the engine's machine counts) of %d:%d, not %d:%d: %s", p.pid, p.uid, p.gid, uid, gid, p.args)
 }
 
 // tasks are a container's processes, as the engine lists them.
@@ -420,7 +426,7 @@ func oddly(dir string, pid int, inodes map[string]string, id string, own []strin
 	}
 	o.key = fmt.Sprintf("%d %s", pid, started)
 	said := func(format string, args ...any) {
-		o.words = fmt.Sprintf("process %d (%s) ", pid, name) + fmt.Sprintf(format, args...)
+		o.words = fmt.Sprintf("process %d of this machine (%s) ", pid, name) + fmt.Sprintf(format, args...)
 	}
 	if !strings.Contains(groups, id) {
 		for _, ns := range namespaces {

@@ -167,7 +167,7 @@ func TestOddly(t *testing.T) {
 		inside                     bool
 	}{
 		{"well", "0::/docker/" + id, stat("S"), well, nil, "", true},
-		{"root", id, stat("S"), strings.Replace(well, "1000\t1000", "0\t0", 1), nil, "process 7 (a ) b) has uids", true},
+		{"root", id, stat("S"), strings.Replace(well, "1000\t1000", "0\t0", 1), nil, "process 7 of this machine (a ) b) has uids", true},
 		{"another group", id, stat("S"), strings.Replace(well, "1001\t1001", "1001\t0", 1), nil, "has gids", true},
 		{"one group more", id, stat("S"), strings.Replace(well, "1001 ", "1001 0 ", 1), nil, "is in group 0", true},
 		{"a capability", id, stat("S"), strings.Replace(well, "CapEff:\t0", "CapEff:\t2000", 1), nil, "CapEff 2000", true},
@@ -246,6 +246,13 @@ func TestListless(t *testing.T) {
 		if got := strings.Contains(listless(errors.New(said)).Error(), "procps"); got != want {
 			t.Errorf("%q: %v", said, listless(errors.New(said)))
 		}
+	}
+}
+
+// A process has another number inside than with the engine, which is said.
+func TestOfOther(t *testing.T) {
+	if got, want := (task{30919, 1, 0, 0, "sleep 9"}).ofOther(1000, 1001), "process 30919 (as the engine's machine counts) of 0:0, not 1000:1001: sleep 9"; got != want {
+		t.Errorf("%q", got)
 	}
 }
 
