@@ -482,7 +482,7 @@ func (h *healing) carried(ctx context.Context, now *engine.Gate) error {
 		if r.OK {
 			continue
 		}
-		h.sayf("the relay of host port %s is made anew (%s)", r.Carries, r.State)
+		h.sayf("the relay of host port %s is made anew (%s)", r.Carries, r.Why)
 		h.engine.Trusted = h.project.host.Certificates
 		image, err := h.engine.GateImage(ctx, h.guests)
 		if err != nil {

@@ -30,6 +30,9 @@ type difference struct {
 }
 
 func (d difference) String() string {
+	if d.field == fieldState {
+		return d.words
+	}
 	at := d.field
 	if plain, has := plainly[d.field]; has {
 		at = plain + ", " + d.field
@@ -98,7 +101,6 @@ var plainly = map[string]string{
 	"Mounts":                       "what is mounted",
 	"NetworkSettings.Networks":     "the networks it is on",
 	"RestartCount":                 "how often it was started again",
-	"State":                        "how it is",
 }
 
 // choices are what an engine does where nobody asks it for anything.
@@ -191,6 +193,7 @@ const (
 	fieldOptions = "HostConfig.SecurityOpt"
 	fieldEnv     = "Config.Env"
 	fieldCommand = "Config.Cmd"
+	fieldState   = "State" // whose words say what it is
 )
 
 // ownWay are the fields that are compared in a way of their own, or that say

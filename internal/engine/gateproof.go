@@ -2,6 +2,7 @@ package engine
 
 import (
 	"archive/tar"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -378,7 +379,7 @@ func (o *own) unlike() (all []difference) {
 		add("RestartCount", "", "it was started again %d times", o.got.RestartCount)
 	}
 	if !o.got.State.Running || o.got.State.Paused || o.got.State.Restarting {
-		add("State", "", "it does not run")
+		add(fieldState, "", "it does not run (%s)", stateWords(o.got.State))
 	}
 	networks := o.got.NetworkSettings.Networks
 	if len(networks) != 1 || networks[o.network] == nil {
@@ -392,6 +393,19 @@ func (o *own) unlike() (all []difference) {
 		}
 	}
 	return all
+}
+
+// stateWords is how a container is that does not run.
+func stateWords(s *container.State) string {
+	switch {
+	case s.OOMKilled:
+		return "the kernel ended it, out of memory"
+	case s.Status == container.StateExited && s.ExitCode == killed:
+		return fmt.Sprintf("it was killed, status %d", killed)
+	case s.Status == container.StateExited:
+		return fmt.Sprintf("it ended with status %d", s.ExitCode)
+	}
+	return cmp.Or(s.Status, "the engine does not say how it is")
 }
 
 // endpointUnlike is what of the way to the network nobody asked for. Other names of it
@@ -767,6 +781,20 @@ const (
 	taken    answer = "answered"
 )
 
+// against is what is wrong with an answer that is not what one of a role gives.
+func (d dialled) against(role string) string {
+	at := fmt.Sprintf("%s %v", d.proto, d.at)
+	switch {
+	case d.answer == taken:
+		return at + " answered this machine, and serves what is no client of its"
+	case role == RoleGate:
+		return fmt.Sprintf("%s: this machine was %s, and should hear nothing", at, d.answer)
+	case d.answer == refusal:
+		return at + ": nobody listens there, where the relay should accept and turn this machine away"
+	}
+	return at + ": silent, where the relay should accept and turn this machine away"
+}
+
 // noListener: of a gate, that whoever sends something to its address from the
 // outside hears nothing at all, though somebody is there, and that of its own
 // sockets none waits for outsiders; of a relay, that it listens where it is told to
@@ -803,7 +831,7 @@ func noListener(c spec.Check, o *own) (spec.Result, string) {
 		case d.why != nil || d.answer == "":
 			return untold("%s %v could not be tried: %v", d.proto, d.at, d.why)
 		case d.answer != want && (o.role == RoleGate || d.proto == "tcp" || d.answer == taken):
-			return failed("%s %v: %s, from this machine", d.proto, d.at, d.answer)
+			return failed("%s", d.against(o.role))
 		}
 	}
 	if o.role != RoleGate {

@@ -191,7 +191,16 @@ func TestOwnContainers(t *testing.T) {
 		{RoleGate, "starts again", func(o *own) { o.got.HostConfig.RestartPolicy.Name = "always" }, "container-as-planned", "RestartPolicy"},
 		{RoleGate, "no restart, in other words", func(o *own) { o.got.HostConfig.RestartPolicy.Name = "no" }, "", ""},
 		{RoleGate, "was started again", func(o *own) { o.got.RestartCount = 1 }, "container-as-planned", "RestartCount"},
-		{RoleGate, "paused", func(o *own) { o.got.State.Paused = true }, "container-as-planned", "does not run"},
+		{RoleGate, "paused", func(o *own) { o.got.State.Status, o.got.State.Paused = container.StatePaused, true }, "container-as-planned", "it does not run (paused)"},
+		{RoleRelay, "killed", func(o *own) {
+			o.got.State.Running, o.got.State.Status, o.got.State.ExitCode = false, container.StateExited, killed
+		}, "container-as-planned", "it does not run (it was killed, status 137)"},
+		{RoleRelay, "ended", func(o *own) {
+			o.got.State.Running, o.got.State.Status, o.got.State.ExitCode = false, container.StateExited, 1
+		}, "container-as-planned", "it does not run (it ended with status 1)"},
+		{RoleRelay, "out of memory", func(o *own) {
+			o.got.State.Running, o.got.State.Status, o.got.State.OOMKilled = false, container.StateExited, true
+		}, "container-as-planned", "it does not run (the kernel ended it, out of memory)"},
 		{RoleGate, "another resolver", func(o *own) { o.got.HostConfig.DNS = []string{"192.0.2.53"} }, "container-as-planned", "Dns"},
 		{RoleGate, "no logs", func(o *own) { o.got.HostConfig.LogConfig.Type = "none" }, "container-as-planned", "LogConfig"},
 		{RoleGate, "a memory limit", func(o *own) { o.got.HostConfig.Memory = 1 << 20 }, "container-as-planned", "Memory"},
@@ -328,14 +337,15 @@ func TestOwnContainers(t *testing.T) {
 		{RoleGate, "names by IPv6", func(o *own) { o.status.Namespace.Listeners[0].Proto = "tcp6" }, "no-listener-for-outsiders", "tcp6"},
 		{RoleGate, "it does not say", func(o *own) { o.status.Namespace = nil }, "no-listener-for-outsiders? namespace-as-made?", ""},
 		{RoleGate, "it answers", func(o *own) { o.dialled[3].answer = taken }, "no-listener-for-outsiders", "answered"},
-		{RoleGate, "it refuses", func(o *own) { o.dialled[2].answer = refusal }, "no-listener-for-outsiders", "refused"},
+		{RoleGate, "it refuses", func(o *own) { o.dialled[2].answer = refusal }, "no-listener-for-outsiders", "this machine was refused, and should hear nothing"},
 		{RoleGate, "not tried", func(o *own) { o.dialled = nil }, "no-listener-for-outsiders?", ""},
 		{RoleGate, "one not tried", func(o *own) { o.dialled[0] = dialled{why: errors.New("no route")} }, "no-listener-for-outsiders?", "no route"},
 		{RoleGate, "nobody there", func(o *own) { o.neighbour = "" }, "no-listener-for-outsiders?", "got there"},
 		{RoleGate, "somebody else there", func(o *own) { o.neighbour = "02:42:ac:1e:00:03" }, "no-listener-for-outsiders?", ""},
 		{RoleGate, "no hardware address", func(o *own) { o.got.NetworkSettings.Networks[o.network].MacAddress, o.neighbour = "", "" }, "no-listener-for-outsiders?", ""},
 		{RoleRelay, "it serves anybody", func(o *own) { o.dialled[0].answer = taken }, "no-listener-for-outsiders", "answered"},
-		{RoleRelay, "it is not there", func(o *own) { o.dialled[0].answer = refusal }, "no-listener-for-outsiders", "refused"},
+		{RoleRelay, "it is not there", func(o *own) { o.dialled[0].answer = refusal }, "no-listener-for-outsiders", "nobody listens there, where the relay should"},
+		{RoleRelay, "it hangs", func(o *own) { o.dialled[0].answer = noAnswer }, "no-listener-for-outsiders", "silent, where the relay should"},
 		{RoleRelay, "names for anybody", func(o *own) { o.dialled = append(o.dialled, dialled{proto: "udp", answer: taken}) }, "no-listener-for-outsiders", "answered"},
 		{RoleRelay, "everywhere", func(o *own) { o.listening[0] = netip.MustParseAddrPort("0.0.0.0:8081") }, "no-listener-for-outsiders", "0.0.0.0"},
 		{RoleGate, "closed", func(o *own) { o.status.State = spec.GateClosed }, "rules-as-read", "closed"},

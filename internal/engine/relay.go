@@ -621,6 +621,7 @@ type RelayHealth struct {
 	Carries string `json:"carries"` // like 8081, or 53/dns
 	State   string `json:"state"`   // running, or what is wrong in plain words
 	OK      bool   `json:"ok"`
+	Why     string `json:"-"` // what is wrong, without the remedy
 }
 
 // RelayHealth looks at the relays that the gates among members need. It is
@@ -657,7 +658,7 @@ func (e *Engine) RelayHealth(ctx context.Context, members []Member) ([]RelayHeal
 			}
 			port, lookups := strings.CutSuffix(word, lookupsSuffix)
 			if at, err := netip.ParseAddrPort(fmt.Sprintf("%v:%s", network.Gateway, port)); err == nil && byItself(ctx, at, lookups) == nil {
-				h.State, h.OK = fmt.Sprintf("needs no relay: a program of this machine listens on %v by itself", at), true
+				h.State, h.OK, h.Why = fmt.Sprintf("needs no relay: a program of this machine listens on %v by itself", at), true, ""
 			}
 		}
 		out = append(out, h)
@@ -671,5 +672,9 @@ func relayHealth(word, state, remedy string) RelayHealth {
 	if state == container.StateRunning {
 		return RelayHealth{Carries: word, State: "relay running", OK: true}
 	}
-	return RelayHealth{Carries: word, State: fmt.Sprintf("relay %s (%s)", cmp.Or(state, "is gone"), remedy)}
+	why := "it is " + cmp.Or(state, "gone")
+	if state == container.StateExited {
+		why = "it ended"
+	}
+	return RelayHealth{Carries: word, State: fmt.Sprintf("relay %s (%s)", cmp.Or(state, "is gone"), remedy), Why: why}
 }

@@ -156,8 +156,9 @@ func TestRelayFailed(t *testing.T) {
 }
 
 func TestRelayHealth(t *testing.T) {
-	for state, ok := range map[string]bool{"running": true, "exited": false, "created": false, "paused": false, "": false} {
-		if h := relayHealth("8081", state, "corral up"); h.OK != ok || h.State == "" || !ok && !strings.Contains(h.State, "corral up") {
+	for state, why := range map[string]string{"running": "", "exited": "it ended", "created": "it is created", "paused": "it is paused", "": "it is gone"} {
+		ok := why == ""
+		if h := relayHealth("8081", state, "corral up"); h.OK != ok || h.State == "" || h.Why != why || !ok && !strings.Contains(h.State, "corral up") {
 			t.Errorf("%q: %+v", state, h)
 		}
 	}
