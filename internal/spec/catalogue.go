@@ -174,9 +174,9 @@ var Catalogue = []Entry{
 	},
 	{
 		Kind:   "secret-absent-elsewhere",
-		Proves: "The secrets that the service has in its environment are nowhere else in it.",
-		How: "Looks for each value of 16 bytes or more, or of 8 and three kinds of characters, that is no host, path, address or the like, in all command lines, and in the names and contents of the files below /etc, /opt, /usr/local, /run and /var that are not the service's own; " +
-			"small files all, larger ones as far as time allows, and says what it left out.",
+		Proves: "The secrets that the service has in its environment are in no command line, and below /etc, /opt, /usr/local, /run and /var in no file that is not the service's own.",
+		How: "Looks for each value of 16 bytes or more, or of 8 and three kinds of characters, that is no host, path, address or the like, in all command lines, and in the names and contents of these files: " +
+			"small files all, larger ones as far as time allows, and says what it left out. What the service writes itself may lie anywhere.",
 		Control:   "A secret that is not in the environment, or a small file without time for it: it cannot tell." + " The values are in nothing that the engine knows of the service, of its image or of the gate, but in the variables of those names.",
 		Witnesses: agentAndEngine, In: inVerifyAlone, Skipped: inAlone,
 	},

@@ -3,6 +3,7 @@ package verify
 import (
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -21,6 +22,20 @@ func TestCatalogueIsWhatIsKnown(t *testing.T) {
 	}
 	if d := cmp.Diff(slices.Sorted(maps.Keys(told)), slices.Sorted(maps.Keys(kinds))); d != "" {
 		t.Errorf("the catalogue (-) is not what is known (+), see internal/spec/catalogue.go:\n%s", d)
+	}
+}
+
+// Who reads no more than what a search for secrets proves knows where it looks.
+func TestCatalogueSaysWhereSecretsAreLookedFor(t *testing.T) {
+	for _, e := range spec.Catalogue {
+		if e.Kind != "secret-absent-elsewhere" {
+			continue
+		}
+		for _, place := range append([]string{"command line"}, leakPlaces...) {
+			if !strings.Contains(e.Proves, place) {
+				t.Errorf("no word of %s: %s", place, e.Proves)
+			}
+		}
 	}
 }
 
