@@ -89,7 +89,7 @@ var Catalogue = []Entry{
 	{
 		Kind:      "non-root",
 		Proves:    "The service does not run as root, nor as a user of the gate's own.",
-		How:       "Reads the four user ids of its own process, of PID 1 and of every other that is visible in /proc, whoever's it is (in stacks of others, of its own and of PID 1); one that is passing is no fault. 0 fails; so do the ids of the gate's worker, whom the rules let out, and of namespace holders.",
+		How:       "Reads the four user ids of its own process, of PID 1 and of every other that is visible in /proc, whoever's it is, thread by thread, since each has its own and may outlive the first (in stacks of others, of its own and of PID 1); one that is passing is no fault. 0 fails; so do the ids of the gate's worker, whom the rules let out, and of namespace holders.",
 		Control:   "A status that lacks a line it needs cannot tell." + fromOutside,
 		Witnesses: agentEngineKernel, In: inAll,
 	},
@@ -103,7 +103,7 @@ var Catalogue = []Entry{
 	{
 		Kind:      "uid-matches-host",
 		Proves:    "The service is the person who started corral: that user, that group, no other group.",
-		How:       "All four user and group ids of every visible process are the plan's, and the list of further groups holds no other.",
+		How:       "All four user and group ids of every thread of every visible process are the plan's, and the list of further groups holds no other.",
 		Control:   "A plan that names no user cannot tell." + fromOutside,
 		Witnesses: agentEngineKernel, In: inAll, Skipped: inAlone,
 	},
@@ -117,22 +117,22 @@ var Catalogue = []Entry{
 	{
 		Kind:   "no-capabilities",
 		Proves: "No process of the service has a capability, or can come to have one.",
-		How: "All five capability sets of every visible process, whoever's it is, are empty. In stacks of others: none of NET_RAW, NET_ADMIN, SETUID, SETGID, SYS_ADMIN " +
-			"and SYS_PTRACE is in any set of any visible process.",
+		How: "All five capability sets of every thread of every visible process, whoever's it is, are empty. In stacks of others: none of NET_RAW, NET_ADMIN, SETUID, SETGID, SYS_ADMIN " +
+			"and SYS_PTRACE is in any set of any thread of any visible process.",
 		Control:   "A status that lacks a line it needs cannot tell." + fromOutside,
 		Witnesses: agentEngineKernel, In: inAll,
 	},
 	{
 		Kind:      "no-new-privs",
 		Proves:    "No program gains rights when it is executed, set-user-ID ones included.",
-		How:       "NoNewPrivs is 1 in the status of every visible process; in stacks of others, of its own and of PID 1.",
+		How:       "NoNewPrivs is 1 in the status of every thread of every visible process; in stacks of others, of its own and of PID 1.",
 		Control:   "A status that lacks the line cannot tell." + fromOutside,
 		Witnesses: agentEngineKernel, In: inAll,
 	},
 	{
 		Kind:      "seccomp-on",
 		Proves:    "The service runs under a system call filter.",
-		How:       "Seccomp is 2, a filter, in the status of every visible process; in stacks of others, of its own and of PID 1. Which filter it is the checks of sockets try.",
+		How:       "Seccomp is 2, a filter, in the status of every thread of every visible process; in stacks of others, of its own and of PID 1. Which filter it is the checks of sockets try.",
 		Control:   "A status that lacks the line cannot tell." + fromOutside,
 		Witnesses: agentEngineKernel, In: inAll,
 	},
@@ -261,7 +261,7 @@ var Catalogue = []Entry{
 	{
 		Kind:      "same-netns-as-gate",
 		Proves:    "The service is in the network namespace of this very run of this very gate.",
-		How:       "Compares the inode of its own namespace with the one that the gate told the host over its socket, and with that of each visible process that it may look at, and asks 127.0.0.1 for the gate's instance, which must be the one told.",
+		How:       "Compares the inode of its own namespace with the one that the gate told the host over its socket, and with that of each thread of each visible process that it may look at, and asks 127.0.0.1 for the gate's instance, which must be the one told.",
 		Control:   "The two come from either side of the wall: the agent cannot make them agree." + " The engine says that the service's network is that gate's container, and the host's /proc shows its first process in that namespace, where it may be looked at.",
 		Witnesses: []Witness{WitnessAgent, WitnessEngine, WitnessKernel, WitnessGate}, In: inVerifyPlanned,
 	},

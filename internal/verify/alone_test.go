@@ -219,7 +219,7 @@ func TestPublicOnly(t *testing.T) {
 func TestCapabilitiesByName(t *testing.T) {
 	status := func(bounding string) map[string]string {
 		const zero = "CapInh:\t0000000000000000\nCapPrm:\t0000000000000000\nCapEff:\t0000000000000000\n"
-		s := "Name:\tapp\nUid:\t1000\t1000\t1000\t1000\nGid:\t1000\t1000\t1000\t1000\nGroups:\t\n" + zero + "CapBnd:\t" + bounding + "\nCapAmb:\t0000000000000000\nNoNewPrivs:\t1\nSeccomp:\t2\n"
+		s := "Name:\tapp\nThreads:\t1\nUid:\t1000\t1000\t1000\t1000\nGid:\t1000\t1000\t1000\t1000\nGroups:\t\n" + zero + "CapBnd:\t" + bounding + "\nCapAmb:\t0000000000000000\nNoNewPrivs:\t1\nSeccomp:\t2\n"
 		return map[string]string{"/proc/self/status": s, "/proc/1/status": s}
 	}
 	for bounding, want := range map[string]string{

@@ -16,7 +16,7 @@ import (
 // With Names, those are in no set of any.
 func noCapabilities(ctx context.Context, c spec.Check, e *env) finding {
 	if len(c.Names) > 0 {
-		return e.withoutRights(c.Names)
+		return e.withoutRights(ctx, c.Names)
 	}
 	return e.everyProcess(ctx, func(p process) string {
 		for i, set := range p.caps {
@@ -29,12 +29,12 @@ func noCapabilities(ctx context.Context, c spec.Check, e *env) finding {
 }
 
 // withoutRights: no visible process has any of these, or can come to have it.
-func (e *env) withoutRights(names []string) finding {
+func (e *env) withoutRights(ctx context.Context, names []string) finding {
 	self, first, err := e.selfAndFirst()
 	if err != nil {
 		return untold("%v", err)
 	}
-	all, err := e.processes()
+	all, err := e.threads(ctx)
 	if err != nil {
 		return untold("%v", err)
 	}

@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -93,6 +94,43 @@ func TestEveryProcess(t *testing.T) {
 	}
 	files := map[string]string{"/proc/self/status": agent, "/proc/1/status": agent, "/proc/9/status": "rubbish"}
 	want(t, tree(t, files), spec.Check{Name: "no-capabilities"}, spec.Untold, "/proc/9")
+}
+
+// Each thread has rights of its own, and some run on when the first has ended, of which
+// the kernel then says nothing else.
+func TestEveryThread(t *testing.T) {
+	agent, root := statusFile(1000, 1000, "", noCaps, 1, 2), statusFile(0, 0, "", "00000000a80425fb", 0, 0)
+	of := func(state, status string) string {
+		return "State:\t" + state + "\n" + strings.Replace(status, "Threads:\t1", "Threads:\t2", 1)
+	}
+	for _, tt := range []struct {
+		name          string
+		first, second string // of process 9
+		want          string // nothing is wrong if empty
+	}{
+		{"all the agent's", of("S (sleeping)", agent), of("S (sleeping)", agent), ""},
+		{"the agent's, whose first has ended", of("Z (zombie)", agent), of("S (sleeping)", agent), ""},
+		{"root's, whose first has ended", of("Z (zombie)", root), of("S (sleeping)", root), "thread 10 of process 9 (agent) "},
+		{"root's, and the first was the agent's", of("S (sleeping)", agent), of("R (running)", root), "thread 10 of process 9 (agent) "},
+		{"root's, and the second was the agent's", of("S (sleeping)", root), of("S (sleeping)", agent), "process 9 (agent) "},
+		{"root's, and all have ended", of("Z (zombie)", root), of("X (dead)", root), ""},
+	} {
+		files := map[string]string{"/proc/self/status": agent, "/proc/1/status": agent,
+			"/proc/9/status": tt.first, "/proc/9/task/9/status": tt.first, "/proc/9/task/10/status": tt.second, "/proc/9/task/11/": ""}
+		for _, c := range []spec.Check{{Name: "non-root"}, {Name: "no-capabilities"}, {Name: "no-new-privs"}, {Name: "seccomp-on"},
+			{Name: "uid-matches-host", UID: 1000, GID: 1000}, {Name: "no-capabilities", Names: unfenced}} {
+			if tt.want == "" {
+				want(t, tree(t, files), c, spec.OK, "")
+			} else {
+				want(t, tree(t, files), c, spec.Failed, tt.want)
+			}
+		}
+	}
+	over, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("over"))
+	if got, err := tree(t, map[string]string{"/proc/9/status": agent}).threads(over); err == nil {
+		t.Errorf("after its time: %v", got)
+	}
 }
 
 // A program that the engine starts here is root's for a moment. What stays is told,

@@ -231,7 +231,7 @@ func (s *search) commandLines() error {
 		return err
 	}
 	for _, p := range processes {
-		b, err := os.ReadFile(s.e.path("/proc/" + p.pid + "/cmdline"))
+		b, err := os.ReadFile(s.e.path(p.dir() + "/cmdline"))
 		switch {
 		case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ESRCH): // it has ended
 			continue

@@ -57,6 +57,8 @@ func TestSecretAbsentElsewhere(t *testing.T) {
 		{"beside a mount", token, map[string]string{"/opt/project2/.env": leakToken}, spec.Failed, "/opt/project2/.env"},
 		{"the name of a file", token, map[string]string{"/etc/x-" + leakToken: ""}, spec.Failed, "the value of TOKEN is in the name or the target of /etc/x-(TOKEN)"},
 		{"the name of a directory", token, map[string]string{"/var/" + leakToken + "/": ""}, spec.Failed, "/var/(TOKEN)"},
+		{"the command line of what lost its first thread", token, map[string]string{"/proc/7/status": "State:\tZ (zombie)\n" + strings.Replace(someoneElse(), "Threads:\t1", "Threads:\t2", 1), "/proc/7/cmdline": "",
+			"/proc/7/task/8/status": someoneElse(), "/proc/7/task/8/cmdline": "curl\x00--token=" + leakToken}, spec.Failed, "the value of TOKEN is in the command line of thread 8 of process 7 (agent)"},
 		{"a command line", token, map[string]string{"/proc/7/cmdline": "curl\x00--token=" + leakToken}, spec.Failed, "the value of TOKEN is in the command line of process 7 (agent)"},
 		{"one in the other", []string{"OTHER", "LONGER"}, map[string]string{"/etc/prefix-" + leakOther: ""}, spec.Failed, "/etc/(LONGER)"},
 		{"both", []string{"TOKEN", "OTHER"}, map[string]string{"/etc/a": leakOther + leakToken}, spec.Failed, "the value of OTHER is in /etc/a, the value of TOKEN is in /etc/a"},

@@ -134,7 +134,7 @@ func sameNetNSAsGate(ctx context.Context, c spec.Check, e *env) finding {
 	}
 	return e.everyProcess(ctx, func(p process) string {
 		// One that is not this user's, or lets nobody look, the other checks judge.
-		if its, err := os.Readlink(e.path("/proc/" + p.pid + "/ns/net")); err == nil && its != link {
+		if its, err := os.Readlink(e.path(p.dir() + "/ns/net")); err == nil && its != link {
 			return "is in another network namespace: " + its
 		}
 		return ""

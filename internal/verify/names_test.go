@@ -2,9 +2,11 @@ package verify
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -198,6 +200,21 @@ func TestSameNetNSAsGate(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(t, e, check("abc", 4026532000), spec.Failed, "process 31 (agent) is in another network namespace: net:[4026531840]")
+	// So did one thread of a process.
+	if err := os.Remove(e.path("/proc/31/ns/net")); err != nil {
+		t.Fatal(err)
+	}
+	two := strings.Replace(agent, "Threads:\t1", "Threads:\t2", 1)
+	for name, text := range map[string]string{"status": two, "task/31/status": two, "task/32/status": two} {
+		p := e.path("/proc/31/" + name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(p)+"/ns", 0o755), os.WriteFile(p, []byte(text), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("net:[4026531840]", e.path("/proc/31/task/32/ns/net")); err != nil {
+		t.Fatal(err)
+	}
+	want(t, e, check("abc", 4026532000), spec.Failed, "thread 32 of process 31 (agent) is in another network namespace: net:[4026531840]")
 	e.dns = netip.MustParseAddrPort("127.0.0.1:1")
 	want(t, e, check("abc", 4026532000), spec.Untold, "does not answer: connection refused")
 }

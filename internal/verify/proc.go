@@ -20,7 +20,8 @@ import (
 // capSets are the five capability sets of /proc/PID/status.
 var capSets = [...]string{"CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"}
 
-// status is what /proc/PID/status says about rights.
+// status is what /proc/PID/status says about rights, or that of one of its threads: each
+// has rights of its own.
 type status struct {
 	name       string
 	uids, gids [4]uint32 // real, effective, saved, file system
@@ -28,7 +29,8 @@ type status struct {
 	caps       [len(capSets)]uint64
 	noNewPrivs int
 	seccomp    int
-	ended      bool // nobody has waited for it yet
+	threads    int
+	ended      bool // nobody has waited for it yet, or for the others of its threads
 }
 
 // parseStatus reads a /proc/PID/status. Every line that is used must be there.
@@ -64,7 +66,7 @@ func parseStatus(b []byte) (status, error) {
 			return status{}, fmt.Errorf("status: %s is %q", set, lines[set])
 		}
 	}
-	for key, to := range map[string]*int{"NoNewPrivs": &s.noNewPrivs, "Seccomp": &s.seccomp} {
+	for key, to := range map[string]*int{"NoNewPrivs": &s.noNewPrivs, "Seccomp": &s.seccomp, "Threads": &s.threads} {
 		if *to, err = strconv.Atoi(lines[key]); err != nil {
 			return status{}, fmt.Errorf("status: %s is %q", key, lines[key])
 		}
@@ -84,30 +86,86 @@ func parseIDs(s string) ([]uint32, error) {
 	return ids, nil
 }
 
-// process is a process visible here.
+// process is a process visible here, as one of its threads has it.
 type process struct {
 	pid string
+	tid string // the thread, if it is not the first
 	status
 }
 
 func (p process) String() string {
-	if p.pid == "self" {
+	switch {
+	case p.pid == "self":
 		return fmt.Sprintf("this process (%s)", p.name)
+	case p.tid != "":
+		return fmt.Sprintf("thread %s of process %s (%s)", p.tid, p.pid, p.name)
 	}
 	return fmt.Sprintf("process %s (%s)", p.pid, p.name)
 }
 
-func (e *env) process(pid string) (process, error) {
-	b, err := os.ReadFile(e.path("/proc/" + pid + "/status"))
+// dir is where the kernel tells of it.
+func (p process) dir() string {
+	if p.tid != "" {
+		return "/proc/" + p.pid + "/task/" + p.tid
+	}
+	return "/proc/" + p.pid
+}
+
+func (e *env) read(p process) (process, error) {
+	b, err := os.ReadFile(e.path(p.dir() + "/status"))
 	if err != nil {
 		return process{}, err
 	}
-	s, err := parseStatus(b)
-	if err != nil {
-		return process{}, fmt.Errorf("/proc/%s: %w", pid, err)
+	if p.status, err = parseStatus(b); err != nil {
+		return process{}, fmt.Errorf("%s: %w", p.dir(), err)
 	}
-	return process{pid: pid, status: s}, nil
+	return p, nil
 }
+
+// process is as its first thread is or, if that has ended before the others, as one
+// that runs on: the kernel says no more of an ended one than that.
+func (e *env) process(pid string) (process, error) {
+	p, err := e.read(process{pid: pid})
+	if err != nil || !p.ended {
+		return p, err
+	}
+	running, err := e.running(p)
+	if err != nil || len(running) == 0 {
+		return p, err
+	}
+	return running[0], nil
+}
+
+// running are the threads of a process that have not ended.
+func (e *env) running(p process) ([]process, error) {
+	if p.threads < 2 {
+		if p.ended {
+			return nil, nil
+		}
+		return []process{p}, nil
+	}
+	entries, err := os.ReadDir(e.path("/proc/" + p.pid + "/task"))
+	if err != nil && !gone(err) {
+		return nil, err
+	}
+	var all []process
+	for _, entry := range entries {
+		t := process{pid: p.pid, tid: entry.Name()}
+		if t.tid == t.pid {
+			t.tid = ""
+		}
+		switch t, err = e.read(t); {
+		case err != nil && !gone(err):
+			return nil, err
+		case err == nil && !t.ended:
+			all = append(all, t)
+		}
+	}
+	return all, nil
+}
+
+// gone says whether it is no error but the end of a process.
+func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) }
 
 // selfAndFirst are this process and PID 1, the one that the engine started.
 func (e *env) selfAndFirst() (self, first process, err error) {
@@ -131,7 +189,7 @@ func (e *env) processes() ([]process, error) {
 		}
 		p, err := e.process(entry.Name())
 		switch {
-		case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ESRCH):
+		case err != nil && gone(err):
 		case err != nil:
 			return nil, err
 		default:
@@ -141,8 +199,29 @@ func (e *env) processes() ([]process, error) {
 	return all, nil
 }
 
-// everyProcess asks about this process, the first and, for the host, every other that
-// is visible, whoever's it is: complaint is what is wrong with one, empty if nothing is.
+// threads lists those of every visible process that run.
+func (e *env) threads(ctx context.Context) ([]process, error) {
+	processes, err := e.processes()
+	if err != nil {
+		return nil, err
+	}
+	var all []process
+	for _, p := range processes {
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("too many threads to look at in time: %w", context.Cause(ctx))
+		}
+		running, err := e.running(p)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, running...)
+	}
+	return all, nil
+}
+
+// everyProcess asks about this process, the first and, for the host, every thread of
+// every other that is visible, whoever's it is: complaint is what is wrong with one, empty
+// if nothing is.
 func (e *env) everyProcess(ctx context.Context, complaint func(process) string) finding {
 	self, first, err := e.selfAndFirst()
 	if err != nil {
@@ -157,14 +236,14 @@ func (e *env) everyProcess(ctx context.Context, complaint func(process) string) 
 		return ok() // who else is there the stack's own file says; and nobody is, at a start
 	}
 	return e.lasting(ctx, func() (map[string]finding, error) {
-		all, err := e.processes()
+		all, err := e.threads(ctx)
 		if err != nil {
 			return nil, err
 		}
 		wrong := map[string]finding{}
 		for _, p := range all {
-			if words := complaint(p); words != "" && !p.ended {
-				wrong[p.pid] = failed("%v %s", p, words)
+			if words := complaint(p); words != "" {
+				wrong[p.dir()] = failed("%v %s", p, words)
 			}
 		}
 		return wrong, nil

@@ -236,7 +236,7 @@ func decode(t *testing.T, b []byte) map[string]spec.Event {
 }
 
 func statusFile(uid, gid int, groups, caps string, noNewPrivs, seccomp int) string {
-	return fmt.Sprintf("Name:\tagent\nUid:\t%[1]d\t%[1]d\t%[1]d\t%[1]d\nGid:\t%[2]d\t%[2]d\t%[2]d\t%[2]d\nGroups:\t%[3]s\nCapInh:\t0000000000000000\nCapPrm:\t0000000000000000\nCapEff:\t0000000000000000\nCapBnd:\t%[4]s\nCapAmb:\t0000000000000000\nNoNewPrivs:\t%[5]d\nSeccomp:\t%[6]d\nSeccomp_filters:\t1\n",
+	return fmt.Sprintf("Name:\tagent\nThreads:\t1\nUid:\t%[1]d\t%[1]d\t%[1]d\t%[1]d\nGid:\t%[2]d\t%[2]d\t%[2]d\t%[2]d\nGroups:\t%[3]s\nCapInh:\t0000000000000000\nCapPrm:\t0000000000000000\nCapEff:\t0000000000000000\nCapBnd:\t%[4]s\nCapAmb:\t0000000000000000\nNoNewPrivs:\t%[5]d\nSeccomp:\t%[6]d\nSeccomp_filters:\t1\n",
 		uid, gid, groups, caps, noNewPrivs, seccomp)
 }
 
