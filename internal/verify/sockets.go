@@ -150,7 +150,7 @@ func (e *env) unixSockets() ([]unixSocket, error) {
 func (e *env) held(all []process, uid uint32) (sockets map[string]bool, closed []process) {
 	sockets = map[string]bool{}
 	for _, p := range all {
-		dir := e.path("/proc/" + p.pid + "/fd")
+		dir := e.path(p.dir() + "/fd")
 		entries, err := os.ReadDir(dir)
 		for _, entry := range entries {
 			to, linkErr := os.Readlink(filepath.Join(dir, entry.Name()))

@@ -139,6 +139,15 @@ func TestGateControlUnreachable(t *testing.T) {
 	aside.aside = true
 	want(t, aside, c, spec.OK, "")
 
+	// A server whose first thread has ended holds what it held.
+	two := strings.Replace(me, "Threads:\t1", "Threads:\t2", 1)
+	headless := base(map[string]string{"/proc/net/tcp": inetHeader + sidecar, "/proc/9/status": "State:\tZ (zombie)\n" + two, "/proc/9/fd/": "",
+		"/proc/9/task/9/status": "State:\tZ (zombie)\n" + two, "/proc/9/task/10/status": "State:\tS (sleeping)\n" + two, "/proc/9/task/10/fd/": ""})
+	if err := os.Symlink("socket:[999]", headless.path("/proc/9/task/10/fd/3")); err != nil {
+		t.Fatal(err)
+	}
+	want(t, headless, c, spec.OK, "")
+
 	// What was there in one look and is not in the next is nobody's fault.
 	for table, line := range map[string]string{"tcp": sidecar, "unix": "0: 00000002 00000000 00010000 0001 01 125 @passing\n"} {
 		e := base(nil)
