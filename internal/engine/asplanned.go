@@ -139,6 +139,8 @@ func (c *choices) unlike(got *container.HostConfig) []difference {
 // inspect asks how a container is made: nil if the engine does not say, and what it
 // was made with under names that corral does not know.
 func (e *Engine) inspect(ctx context.Context, id string) (*container.InspectResponse, []difference) {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
 	got, raw, err := e.api.ContainerInspectWithRaw(ctx, id, false)
 	if err != nil || got.ContainerJSONBase == nil {
 		return nil, nil

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -130,7 +131,7 @@ func reach(ctx context.Context) (*Engine, error) {
 			Hint:   "corral binds local directories and addresses: use a local engine (unset DOCKER_HOST, or docker context use default)",
 		}
 	}
-	api, err := client.NewClientWithOpts(client.WithHost(host), client.WithAPIVersionNegotiation())
+	api, err := client.NewClientWithOpts(client.WithHTTPClient(bounded()), client.WithHost(host), client.WithAPIVersionNegotiation())
 	if err != nil {
 		return nil, fmt.Errorf("docker client: %w", err)
 	}
@@ -153,6 +154,20 @@ func reach(ctx context.Context) (*Engine, error) {
 	}
 	api.NegotiateAPIVersionPing(ping)
 	return &Engine{api: api, host: host, Progress: func(string, ...any) {}}, nil
+}
+
+// silentWithin bounds how long the engine may say nothing to any request: it begins its
+// answer at once where that is a stream, and at the end of the longest work otherwise,
+// which is starting or stopping a container on a busy machine. A request for a container
+// whose lock is held would wait for ever.
+const silentWithin = time.Minute
+
+// bounded is a client for a socket, as Docker's own is, whose requests end.
+func bounded() *http.Client {
+	return &http.Client{
+		Transport:     &http.Transport{ResponseHeaderTimeout: silentWithin, MaxIdleConns: 6, IdleConnTimeout: 30 * time.Second},
+		CheckRedirect: client.CheckRedirect,
+	}
 }
 
 // answerWithin bounds every question that takes the engine, or a gate, no work

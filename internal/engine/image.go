@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/filters"
 	"github.com/docker/docker/api/types/image"
 
@@ -28,6 +30,8 @@ const (
 // Prune drops the gate images and guest volumes of other builds that nothing
 // uses.
 func (e *Engine) Prune(ctx context.Context, guests host.Guests, gate string) {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin) // an economy, which nobody waits for
+	defer cancel()
 	e.prune(ctx, gateRepo, gate)
 	e.pruneGuests(ctx, guestName(guests))
 }
@@ -210,10 +214,18 @@ func (e *Engine) prune(ctx context.Context, repo, keep string) {
 	if err != nil {
 		return
 	}
+	containers, err := e.api.ContainerList(ctx, container.ListOptions{All: true})
+	if err != nil {
+		return
+	}
 	for _, img := range list {
+		// The engine takes a name away from one in use, too, if it has another.
+		if slices.ContainsFunc(containers, func(c container.Summary) bool { return c.ImageID == img.ID }) {
+			continue
+		}
 		for _, tag := range img.RepoTags {
 			if of, is := strings.CutPrefix(tag, repo+":"); is && tag != keep && digestTag.MatchString(of) {
-				_, _ = e.api.ImageRemove(ctx, tag, image.RemoveOptions{PruneChildren: true}) // one in use stays
+				_, _ = e.api.ImageRemove(ctx, tag, image.RemoveOptions{PruneChildren: true})
 			}
 		}
 	}

@@ -156,9 +156,9 @@ func (e *Engine) residents(ctx context.Context) ([]resident, error) {
 			case errdefs.IsNotFound(err):
 				return nil
 			case err != nil:
-				return fmt.Errorf("how the container %s is made: %w", shortID(c.ID), err)
+				return fmt.Errorf("the engine does not answer how the container %s is made (docker inspect %[1]s shows whether it does): %w", calledBy(c), err)
 			case got.ContainerJSONBase == nil || got.ID == "" || got.HostConfig == nil || got.State == nil:
-				return fmt.Errorf("the engine does not say how the container %s is made", shortID(c.ID))
+				return fmt.Errorf("the engine does not say how the container %s is made", calledBy(c))
 			}
 			all[i] = residentOf(got)
 			return nil
@@ -168,6 +168,14 @@ func (e *Engine) residents(ctx context.Context) ([]resident, error) {
 		return nil, err
 	}
 	return slices.DeleteFunc(all, func(r resident) bool { return r.id == "" }), nil
+}
+
+// calledBy is what a person calls a container.
+func calledBy(c container.Summary) string {
+	if len(c.Names) > 0 {
+		return strings.TrimPrefix(c.Names[0], "/")
+	}
+	return shortID(c.ID)
 }
 
 // company is what the sections of a proof ask about together, once: who else uses the

@@ -92,8 +92,8 @@ func (e *Engine) Prove(ctx context.Context, g *Gate, guests host.Guests, up Stan
 			if gate == "" || id == "" {
 				return report.Section{}, errNotUp
 			}
-			if got, err := e.api.ContainerInspect(ctx, id); err == nil && got.ContainerJSONBase != nil {
-				note(s.Name, &own{got: &got})
+			if got, _ := e.inspect(ctx, id); got != nil {
+				note(s.Name, &own{got: got})
 			}
 			of := *g
 			of.ID = gate

@@ -151,6 +151,9 @@ type Tool struct {
 	Bind         string // a directory of the host, read-only, same path inside; none if empty
 	Args         []string
 	Purpose      string
+	// Host tools see the processes of the host, and no profile of the host's keeps them
+	// from those.
+	Host bool
 }
 
 // unlabelled keeps SELinux out of a container.
@@ -163,6 +166,10 @@ func (e *Engine) StartTool(ctx context.Context, t Tool) (id string, s *Stream, e
 		// It reads what has just been made in the person's home, which has the type
 		// of what lies there.
 		options = []string{unlabelled}
+	}
+	var pids container.PidMode
+	if t.Host {
+		pids, options = "host", []string{unlabelled, "apparmor=unconfined"}
 	}
 	id, err = e.create(ctx, request{
 		options: options,
@@ -179,6 +186,7 @@ func (e *Engine) StartTool(ctx context.Context, t Tool) (id string, s *Stream, e
 		host: &container.HostConfig{
 			NetworkMode: container.NetworkMode(t.Network),
 			CapAdd:      t.Capabilities,
+			PidMode:     pids,
 			Mounts:      t.mounts(),
 		},
 	})

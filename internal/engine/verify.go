@@ -21,6 +21,7 @@ import (
 
 	"github.com/corral-sandbox/corral/internal/exit"
 	"github.com/corral-sandbox/corral/internal/plan"
+	"github.com/corral-sandbox/corral/internal/printable"
 	"github.com/corral-sandbox/corral/internal/report"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
@@ -128,9 +129,15 @@ const meddled = "corral shell shows what runs in it; corral down ends it"
 
 // check gives a checker its list, and returns what it answers.
 func (e *Engine) check(ctx context.Context, service string, list spec.Verify, most time.Duration) ([]byte, error) {
+	whole := ctx
 	ctx, cancel := context.WithTimeoutCause(ctx, most, exit.Failedf(meddled, "no answer within %v: a process of the sandbox's user may have stopped it", most))
 	defer cancel()
 	out, err := e.exec(ctx, service, spec.Encode(list), spec.GuestDir+"/bin/corral-verify")
+	if ctx.Err() != nil && whole.Err() == nil {
+		if err := e.unblock(whole, service); err != nil {
+			e.Progress("what is stopped in the sandbox cannot be ended: %s", printable.Escape(Plain(err.Error())))
+		}
+	}
 	if exited := (*ExecError)(nil); errors.As(err, &exited) && exited.Status >= broken {
 		exited.Stderr += string(out[:min(len(out), maxErrors)])
 		if noRoom(exited.Stderr) {

@@ -143,10 +143,18 @@ func (e *Engine) Retire(ctx context.Context, services ...Member) error {
 	var ids []string
 	for _, s := range services {
 		ids = append(ids, s.ID)
-		if s.State != container.StateRunning || s.Purpose != PurposeDaemon && !s.Unattended() {
+		if s.State != container.StateRunning {
 			continue
 		}
 		asked.Go(func() {
+			if e.deaf(ctx, s.ID) {
+				if err := e.unblock(ctx, s.ID); err != nil {
+					e.Progress("the engine does not answer about %s, and what is stopped in it cannot be ended: %s", s.Service, printable.Escape(Plain(err.Error())))
+				}
+			}
+			if s.Purpose != PurposeDaemon && !s.Unattended() {
+				return
+			}
 			if err := e.stop(ctx, s.ID); err != nil && ctx.Err() == nil && !errdefs.IsNotFound(err) {
 				e.Progress("%s was not asked to end: %s", s.Service, printable.Escape(Plain(err.Error())))
 			}

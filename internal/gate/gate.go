@@ -41,6 +41,7 @@ const usage = `usage: corral-gate COMMAND
   relay [--dns] LISTEN TARGET...
                       carry from an address of the host to its loopback, for listed sources (a relay's PID 1)
   relay-sources       list them: a document on standard input, in force on return
+  unblock CONTAINER   end what the engine started in a container and a process there stopped (among the host's processes)
   settings            the variables that a gate goes by where it is given no document
   version
 `
@@ -82,7 +83,7 @@ func run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args []
 	if err := flags.Parse(args[1:]); err != nil {
 		return exit.Invalidf(howTo, "%s: %w", args[0], err)
 	}
-	if flags.NArg() > 0 && args[0] != "relay" {
+	if flags.NArg() > 0 && args[0] != "relay" && args[0] != "unblock" {
 		return exit.Invalidf(howTo, "%s takes no %q", args[0], flags.Arg(0))
 	}
 	switch args[0] {
@@ -113,6 +114,8 @@ func run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args []
 		return carry(ctx, stdout, dns, flags.Args())
 	case "relay-sources":
 		return tellSources(ctx, stdin)
+	case "unblock":
+		return unblock(ctx, stdout, flags.Args())
 	case "settings":
 		return printSettings(stdout)
 	case "version":

@@ -37,6 +37,7 @@ type meddling struct {
 	status func(int) int
 
 	inspect func(container map[string]any) // nil is as the engine says
+	mute    bool                           // no word about the service's container, and no end
 }
 
 // meddler stands before the engine.
@@ -46,6 +47,7 @@ type meddler struct {
 	mu     sync.Mutex
 	ours   map[string]bool // executions of it, by identity
 	met    int
+	about  string // the service's identity
 
 	requests []string // method and path of each
 }
@@ -90,6 +92,11 @@ func (m *meddler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	m.mu.Lock()
 	m.requests = append(m.requests, r.Method+" "+r.URL.Path)
 	m.mu.Unlock()
+	if m.mute && strings.Contains(r.URL.Path, "/"+m.about+"/") {
+		m.meet()
+		<-r.Context().Done()
+		return
+	}
 	if execPath.MatchString(r.URL.Path) {
 		b, err := io.ReadAll(r.Body)
 		var create struct{ Cmd []string }
@@ -209,6 +216,9 @@ func (c *meddled) CloseWrite() error {
 func (s *sandbox) meddled(t *testing.T, how meddling) (*meddler, result) {
 	t.Helper()
 	m, address := meddle(t, how)
+	if how.mute {
+		m.about = docker(t, "inspect", "--format", "{{.Id}}", s.agent())
+	}
 	o := *s
 	o.tb, o.env = t, append(slices.Clone(s.env), "DOCKER_HOST="+address)
 	return m, o.corral("verify")
@@ -327,12 +337,13 @@ func TestCannotTell(t *testing.T) {
 		{"the checker is killed", meddling{of: checker, status: func(int) int { return 137 }}, "cannot tell: .*status 137"},
 
 		{"the engine says nothing of networks", meddling{inspect: func(c map[string]any) { delete(c, "NetworkSettings") }}, "cannot tell"},
+		{"the engine says nothing about the service", meddling{mute: true}, "cannot tell"},
 		{"the engine says nothing of what was asked", meddling{inspect: func(c map[string]any) { delete(c, "HostConfig") }}, "cannot tell"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			for i, of := range []chan *sandbox{listing, empty} {
-				if i > 0 && (tt.how.hang || tt.how.of == checker) {
+				if i > 0 && (tt.how.hang || tt.how.mute || tt.how.of == checker) {
 					continue // once is long enough, and the checker's list is not what counts
 				}
 				s := <-of
