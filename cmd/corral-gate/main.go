@@ -9,5 +9,5 @@ import (
 )
 
 func main() {
-	os.Exit(gate.Main(exit.Context(), os.Stdin, os.Stdout, os.Stderr, os.Args[1:]))
+	os.Exit(gate.Main(exit.Context("corral-gate", ""), os.Stdin, os.Stdout, os.Stderr, os.Args[1:]))
 }

@@ -9,5 +9,5 @@ import (
 )
 
 func main() {
-	os.Exit(verify.Main(exit.Context(), os.Stdin, os.Stdout, os.Stderr, os.Args[1:]))
+	os.Exit(verify.Main(exit.Context("corral-verify", ""), os.Stdin, os.Stdout, os.Stderr, os.Args[1:]))
 }

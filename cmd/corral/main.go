@@ -9,5 +9,5 @@ import (
 )
 
 func main() {
-	os.Exit(cli.Main(exit.Context(), os.Stdin, os.Stdout, os.Stderr, os.Args[1:]))
+	os.Exit(cli.Main(exit.Context("corral", "corral down ends what is left of a sandbox"), os.Stdin, os.Stdout, os.Stderr, os.Args[1:]))
 }

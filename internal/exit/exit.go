@@ -109,10 +109,11 @@ func besides(err error) []error {
 const Interrupted = 130
 
 // Context is cancelled by the first SIGINT, SIGTERM or SIGHUP; the second one
-// ends the process, unless Hold says that it is somebody else's. A reader of
-// our output that goes away is an error of the write, not the end: there may
-// be something to clear up.
-func Context() context.Context {
+// ends the process, unless Hold says that it is somebody else's. What that
+// leaves, and what to do about it, program says with hint. A reader of our
+// output that goes away is an error of the write, not the end: there may be
+// something to clear up.
+func Context(program, hint string) context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	ch := make(chan os.Signal, 2)
@@ -123,7 +124,8 @@ func Context() context.Context {
 			switch {
 			case held.Load() > 0:
 			case ctx.Err() != nil:
-				os.Exit(Failed)
+				abrupt := &Error{Status: Interrupted, Err: errors.New("interrupted twice, and ended at once: what it had begun may be left"), Hint: hint}
+				os.Exit(Report(os.Stderr, program, abrupt))
 			default:
 				cancel()
 			}
