@@ -190,6 +190,7 @@ func hint(err error) string {
 	var network *engine.WrongNetwork
 	var running *engine.Running
 	var failed *engine.GateFailed
+	var unbuilt *engine.BuildFailed
 	var unmountable *engine.Unmountable
 	var collision *engine.Collision
 	var mislabelled *engine.Mislabelled
@@ -200,8 +201,8 @@ func hint(err error) string {
 		return "corral install makes it; corral install --repair makes it anew"
 	case errors.As(err, &failed):
 		return failed.Hint
-	case errors.As(err, new(*engine.BuildFailed)):
-		return "image.base, image.packages and image.run of the policy say what is built"
+	case errors.As(err, &unbuilt):
+		return unbuilt.Hint()
 	case errors.Is(err, state.ErrLocked):
 		return "wait for it, or end it"
 	case errors.As(err, &collision):

@@ -33,6 +33,8 @@ func TestErrorsBecomeStatuses(t *testing.T) {
 		{fmt.Errorf("wrapped: %w", &engine.WrongNetwork{Differences: []string{"d"}}), 1, "corral install --repair"},
 		{&engine.Mislabelled{Container: "corral-x", Label: "l", Err: errors.New("e")}, 1, "corral: container corral-x: label l: e\n  hint: corral did not make it as it is now: docker rm --force corral-x\n"},
 		{&engine.Running{ID: "p-1"}, 1, "corral down"},
+		{&engine.BuildFailed{What: "it", Output: "  npm ERR! network"}, 1, "corral: building it failed:\n  npm ERR! network\n  hint: see that this machine reaches what the build fetches"},
+		{&engine.BuildFailed{What: "it", Asked: []string{"image.base", "image.run"}}, 1, "hint: image.base, image.run of the policy may say it wrongly; else see that this machine"},
 		{exit.Status(42), 42, ""},
 		{fmt.Errorf("service: No such container: %s", strings.Repeat("0a", 32)), 1, "corral: service: No such container: …\n"}, // R033
 		{errors.Join(context.Canceled, fmt.Errorf("not removed: %s", strings.Repeat("0a", 32))), exit.Interrupted, "corral: not removed: …\n"},

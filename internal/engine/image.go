@@ -66,7 +66,7 @@ func (e *Engine) GateImage(ctx context.Context, guests host.Guests) (string, err
 }
 
 func (e *Engine) gateImage(ctx context.Context, guests host.Guests) (Built, error) {
-	return e.build(ctx, gateRepo, gateBase, e.gateTree(guests), "the gate image")
+	return e.build(ctx, gateRepo, gateBase, e.gateTree(guests), "the gate image", nil)
 }
 
 // gateName is the name that the gate image gets here. Nothing is fetched or built.
@@ -106,14 +106,14 @@ func (e *Engine) ServiceImage(ctx context.Context, sandbox string, s plan.Servic
 
 func (e *Engine) serviceImage(ctx context.Context, sandbox string, s plan.Service, files render.Tree) (Built, error) {
 	repo := "corral-" + sandbox + "-" + s.Name
-	built, err := e.build(ctx, repo, s.Base, files.Sub(render.Image(s.Name)), "the image of service "+s.Name)
+	built, err := e.build(ctx, repo, s.Base, files.Sub(render.Image(s.Name)), "the image of service "+s.Name, s.Asked)
 	if err == nil {
 		e.prune(ctx, repo, built.Image)
 	}
 	return built, err
 }
 
-func (e *Engine) build(ctx context.Context, repo, base string, tree render.Tree, what string) (Built, error) {
+func (e *Engine) build(ctx context.Context, repo, base string, tree render.Tree, what string, asked []string) (Built, error) {
 	start := time.Now()
 	id, err := e.base(ctx, base)
 	if err != nil {
@@ -134,7 +134,7 @@ func (e *Engine) build(ctx context.Context, repo, base string, tree render.Tree,
 		if ctx.Err() != nil {
 			return Built{}, context.Cause(ctx)
 		}
-		return Built{}, &BuildFailed{What: what, Output: lastWords(string(said)), Err: err}
+		return Built{}, &BuildFailed{What: what, Asked: asked, Output: lastWords(string(said)), Err: err}
 	}
 	return Built{Image: tag, Took: time.Since(start)}, nil
 }
@@ -159,7 +159,8 @@ func vanished(err error) bool {
 // BuildFailed is an image that could not be built.
 type BuildFailed struct {
 	What   string
-	Output string // the last lines of what the build said
+	Asked  []string // the keys of the policy that say what is in it
+	Output string   // the last lines of what the build said
 	Err    error
 }
 
@@ -172,8 +173,18 @@ func (e *BuildFailed) Error() string {
 
 func (e *BuildFailed) Unwrap() error { return e.Err }
 
-// mostLines of a failed build tell why; before them it worked.
-const mostLines = 15
+// Hint is what to look at: the policy has no part in most steps.
+func (e *BuildFailed) Hint() string {
+	const fetch = "see that this machine reaches what the build fetches: docker must know of a proxy (proxies in ~/.docker/config.json), and corral of a company's own CA (ca_bundle, docs/machine.md)"
+	if len(e.Asked) == 0 {
+		return fetch
+	}
+	return strings.Join(e.Asked, ", ") + " of the policy may say it wrongly; else " + fetch
+}
+
+// mostLines of a failed build tell why; before them it worked. Of a package that
+// cannot be fetched npm says so in the first of 16.
+const mostLines = 25
 
 // colours are what the builder paints its errors with.
 var colours = regexp.MustCompile("\x1b\\[[0-9;]*m")

@@ -27,6 +27,10 @@ func TestLastWords(t *testing.T) {
 	if strings.ContainsAny(got, "\x1b\x07\r") {
 		t.Errorf("%q", got)
 	}
+	npm := "npm ERR! request failed: ECONNREFUSED\n" + strings.Repeat("npm ERR!     at someplace (net.js:1:1)\n", 15)
+	if got := lastWords(npm + "Removing intermediate container 0123456789ab\n"); !strings.Contains(got, "request failed") {
+		t.Errorf("without why: %q", got)
+	}
 }
 
 // A build that stood on a layer of another sandbox's image while that was removed
@@ -78,7 +82,7 @@ exit 1
 			})
 			var told []string
 			e.Progress = func(format string, args ...any) { told = append(told, fmt.Sprintf(format, args...)) }
-			_, err := e.build(t.Context(), "corral-test", "base", render.Tree{"Dockerfile": []byte("FROM base\n")}, "it")
+			_, err := e.build(t.Context(), "corral-test", "base", render.Tree{"Dockerfile": []byte("FROM base\n")}, "it", nil)
 			var failed *BuildFailed
 			if (err == nil) != c.ok || err != nil && !errors.As(err, &failed) {
 				t.Errorf("%v", err)

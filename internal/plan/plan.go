@@ -95,6 +95,7 @@ type Service struct {
 
 	Base       string // the image that Dockerfile builds on
 	Dockerfile []byte
+	Asked      []string          // the keys of the policy that say what is in it beside the profile's own
 	Readme     []byte            // baked as /etc/corral/README
 	GitConfig  []byte            // baked as /etc/gitconfig
 	Context    map[string][]byte // what else Dockerfile reads, by its path in the build context
@@ -239,6 +240,7 @@ func Build(p *policy.Policy, prof *profile.Profile, h Host, address netip.Addr, 
 		Pids:        p.Resources.Pids,
 		Base:        p.Image.Base,
 		Dockerfile:  dockerfile,
+		Asked:       asked(p.Image),
 		GitConfig:   gitConfig(p, h),
 		Context:     context(prof, h),
 		RootOwned:   prof.RootOwned,
@@ -305,6 +307,21 @@ func texts(lines []policy.Line) []string {
 		out = append(out, l.Text)
 	}
 	return out
+}
+
+// asked are the keys that say what else is in an image.
+func asked(img policy.Image) []string {
+	var keys []string
+	if img.Base != policy.DefaultBase {
+		keys = append(keys, "image.base")
+	}
+	if len(img.Packages) > 0 {
+		keys = append(keys, "image.packages")
+	}
+	if len(img.Run) > 0 {
+		keys = append(keys, "image.run")
+	}
+	return keys
 }
 
 func command(p *policy.Policy, prof *profile.Profile, args []string) []string {

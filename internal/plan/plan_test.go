@@ -2,6 +2,7 @@ package plan
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/corral-sandbox/corral/internal/policy"
@@ -111,6 +112,23 @@ func TestCommand(t *testing.T) {
 		}
 		if got := p.Services[0].Command[0]; got != c.want {
 			t.Errorf("command %q, want %q", got, c.want)
+		}
+	}
+}
+
+// Of a build that fails it is told what the policy has to do with it.
+func TestAsked(t *testing.T) {
+	for src, want := range map[string]string{
+		"":                               "",
+		"image: {base: debian:bookworm}": "image.base",
+		"image: {packages: [git], run: [\"true\"]}": "image.packages image.run",
+	} {
+		p, err := build(t, "profile: shell\nname: a\n"+src+"\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(p.Services[0].Asked, " "); got != want {
+			t.Errorf("%s: %q, want %q", src, got, want)
 		}
 	}
 }

@@ -27,6 +27,10 @@ func TestEveryProfileLoads(t *testing.T) {
 				t.Errorf("%s: the Dockerfile lacks %q", name, want)
 			}
 		}
+		// Of a step that fails, all that a person has is what it said.
+		if silent := regexp.MustCompile(`--silent|--quiet|2>`).FindString(string(b)); silent != "" {
+			t.Errorf("%s: a step says no errors: %s", name, silent)
+		}
 		if _, err := p.Dockerfile(Image{Base: "debian", UID: 0}); err == nil {
 			t.Errorf("%s: an image for uid 0 was rendered", name)
 		}
