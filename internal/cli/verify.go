@@ -77,6 +77,35 @@ func (a *app) prove(ctx context.Context, e *engine.Engine, p *project) (proof *e
 	if gate.Purpose == engine.PurposeDaemon {
 		return nil, &unproven{exit.Failedf("corral up starts it", "%s: not started (there is a gate only)", gate.Service)}
 	}
+	if slices.ContainsFunc(members, func(m engine.Member) bool { return m.Purpose == engine.PurposeRun }) {
+		if err := e.Clear(ctx, p.policy.File); err != nil { // before anything is asked
+			return nil, between(err)
+		}
+	}
+	if err := a.agreed(ctx, p); err != nil { // nobody is to wait for a person's answer
+		return nil, err
+	}
+	done, err := a.onlyVerify(ctx, p.id())
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	return a.proveNew(ctx, e, p)
+}
+
+// onlyVerify keeps other verifies from a sandbox until done is called. It waits
+// for one that is at it, and says so.
+func (a *app) onlyVerify(ctx context.Context, id string) (done func(), err error) {
+	home, err := state.Home()
+	if err != nil {
+		return nil, err
+	}
+	return state.Wait(ctx, home, filepath.Join(id, "verify"), func() { a.sayf("waiting for another corral verify of %s", id) })
+}
+
+// proveNew verifies a sandbox that is made for it, which the caller keeps other
+// verifies from.
+func (a *app) proveNew(ctx context.Context, e *engine.Engine, p *project) (proof *engine.Proof, err error) {
 	unlock, err := a.begin(ctx, e, p, toBuild)
 	if err != nil {
 		return nil, between(err)
@@ -295,12 +324,8 @@ func (a *app) proveRunning(ctx context.Context, e *engine.Engine, p *project, me
 	for i := range g.Plan.Services {
 		g.Plan.Services[i].Passed = passed // whoever brought it up had others of them, perhaps
 	}
-	home, err := state.Home()
-	if err != nil {
-		return nil, err
-	}
 	// Two checkers would be in each other's way: their probes have the same ports.
-	unlock, err := state.Wait(ctx, home, filepath.Join(g.Plan.ID, "verify"), func() { a.sayf("waiting for another corral verify of %s", g.Plan.ID) })
+	unlock, err := a.onlyVerify(ctx, g.Plan.ID)
 	if err != nil {
 		return nil, err
 	}

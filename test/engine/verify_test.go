@@ -42,6 +42,33 @@ func TestVerifyThrowAway(t *testing.T) {
 	}
 }
 
+// Where nothing is up, each has a sandbox of its own made for it, one after the other.
+func TestVerifyTwiceAtOnce(t *testing.T) {
+	t.Parallel()
+	s := project(t, nothing)
+	var at sync.WaitGroup
+	results := make([]result, 2)
+	for i := range results {
+		at.Go(func() { results[i] = s.corral("verify") })
+	}
+	at.Wait()
+	waited := 0
+	for _, r := range results {
+		if r.code != 0 {
+			t.Errorf("beside another: %v", r)
+		}
+		if strings.Contains(r.err, "corral: waiting for another corral verify of "+s.id+"\n") {
+			waited++
+		}
+	}
+	if waited != 1 {
+		t.Errorf("%d waited, and said so: %v", waited, results)
+	}
+	if left := s.containers(); len(left) > 0 {
+		t.Errorf("left after both: %v", left)
+	}
+}
+
 // A gate of a run whose service does not run yet, or any more, is a sandbox that is on its
 // way, and neither one that is up nor none.
 func TestVerifyWhileStarting(t *testing.T) {
