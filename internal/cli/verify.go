@@ -220,30 +220,34 @@ func cure(service engine.Member, once string) string {
 }
 
 // show prints a proof as lines, of failed ones only, and turns it into the exit
-// status. What to do about what does not hold comes last, on standard error.
+// status. What to do about what does not hold comes last, each once, on standard error.
 func (a *app) show(proof *engine.Proof, failed bool) error {
 	write := report.Text
 	if failed {
 		write = report.Failures
 	}
-	tally, err := write(a.out, proof.Sections, a.colour())
 	var hints []string
-	for _, s := range proof.Sections {
-		if s.Hint != "" && !s.Holds() && !slices.Contains(hints, s.Hint) {
-			hints = append(hints, s.Hint)
+	sections := slices.Clone(proof.Sections)
+	for i, s := range sections {
+		for _, hint := range s.Hints() {
+			if !slices.Contains(hints, hint) {
+				hints = append(hints, hint)
+			}
 		}
+		sections[i] = s.Bare()
 	}
+	tally, err := write(a.out, sections, a.colour())
 	if err != nil || tally.OK() {
 		return err
 	}
 	if len(hints) == 0 {
-		hints = []string{hintAnew}
+		hints = []string{hintNone}
 	}
 	return exit.Failedf(strings.Join(hints, "; "), "not everything holds")
 }
 
-// hintAnew is what to do where nothing better is known.
-const hintAnew = "corral down, then corral up or corral run, makes anew what was changed since it was up; what else there is to do: docs/verify.md"
+// hintNone is where to look if nothing is known of what to do.
+const hintNone = "docs/verify.md has what a failure can mean"
 
 // unproven is why nothing can be proven of a sandbox that is up.
 type unproven struct{ error }

@@ -169,8 +169,15 @@ func TestVerifyHints(t *testing.T) {
 	if want := "corral: not everything holds\n  hint: mend it\n"; errs.String() != want {
 		t.Errorf("%q", errs.String())
 	}
+	out.Reset()
 	errs.Reset()
-	if a.report(a.show(&engine.Proof{Sections: []report.Section{red("main", "")}}, true)); errs.String() != "corral: not everything holds\n  hint: "+hintAnew+"\n" {
+	own := red("main", "mend it")
+	own.Events = append(own.Events, spec.Event{Check: "d", Result: spec.Failed, Detail: "away", Hint: "call it"})
+	if a.report(a.show(&engine.Proof{Sections: []report.Section{own}}, true)); errs.String() != "corral: not everything holds\n  hint: mend it; call it\n" || out.String() != "FAIL b: no\nFAIL d: away\n1 passed, 0 skipped, 2 failed\n" {
+		t.Errorf("hints of checks: %q, %q", errs.String(), out.String())
+	}
+	errs.Reset()
+	if a.report(a.show(&engine.Proof{Sections: []report.Section{red("main", "")}}, true)); errs.String() != "corral: not everything holds\n  hint: "+hintNone+"\n" {
 		t.Errorf("nothing better is known: %q", errs.String())
 	}
 	out.Reset()

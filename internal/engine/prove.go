@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/docker/docker/api/types/container"
@@ -110,8 +111,10 @@ func (e *Engine) Prove(ctx context.Context, g *Gate, guests host.Guests, up Stan
 	versions := make(chan map[string]string, 1)
 	go func() { versions <- e.versions(ctx) }()
 	proof.Sections = sideBySide(ctx, all)
-	for i, s := range proof.Sections {
-		proof.Sections[i].Hint = cmp.Or(s.Hint, remedy(s))
+	for _, s := range proof.Sections {
+		for i, ev := range s.Events {
+			s.Events[i].Hint = cmp.Or(ev.Hint, remedy(ev))
+		}
 	}
 	for name, v := range <-versions {
 		proof.Versions[name] = v
@@ -125,24 +128,32 @@ func (e *Engine) Prove(ctx context.Context, g *Gate, guests host.Guests, up Stan
 // remade are the kinds of checks that what is made anew passes: nothing that runs can
 // be brought back to how it was made.
 var remade = []string{"container-as-planned", "image-as-built", "programs-as-built", "mounts-only-declared", "read-only-root", "diff-expected",
-	"capabilities-exact", "pids-limited", "memory-limited", "cpus-limited", "no-port-published"}
+	"capabilities-exact", "no-capabilities", "no-new-privs", "seccomp-on", "pids-limited", "memory-limited", "cpus-limited", "no-port-published",
+	"no-listener-for-outsiders", "same-netns-as-gate", "namespace-as-made", "document-as-planned", "rules-as-read", "rules-as-granted",
+	"processes-expected", "processes-confined"}
 
-// remedy is what a person can do about what failed, empty if no more is known than
-// what is in the lines.
-func remedy(s report.Section) string {
-	hint := ""
-	for _, ev := range s.Events {
-		switch kind := (spec.Check{Name: ev.Check}).Kind(); {
-		case ev.Result != spec.Failed:
-		case slices.Contains(remade, kind):
-			return "corral down, then corral up or corral run makes anew what is not as planned"
-		case kind == "host-service":
-			hint = cmp.Or(hint, "start what listens there on this machine, or take it out of host_services; where the relay to it is gone, corral up or the next run makes it anew")
-		case kind == "no-strangers":
-			hint = "docker rm --force takes away what is not the sandbox's"
-		}
+// roomier is what to do where the agent has as many processes as it may have.
+const roomier = "fewer processes inside, or a larger resources.pids"
+
+// remedy is what a person can do about a check that does not hold, empty if no more is
+// known than what is in its line.
+func remedy(ev spec.Event) string {
+	kind := (spec.Check{Name: ev.Check}).Kind()
+	switch {
+	case ev.Result != spec.Failed && ev.Result != spec.Untold:
+	case strings.Contains(ev.Detail, spec.Crowded):
+		return roomier
+	case kind == "allowed" && !strings.Contains(ev.Detail, "by rule") && !strings.Contains(ev.Detail, "no record"): // else it is the gate's doing
+		return "see that who is allowed answers on that port, or take it out of egress.allow"
+	case ev.Result == spec.Untold:
+	case slices.Contains(remade, kind):
+		return "corral down, then corral up or corral run makes anew what is not as planned"
+	case kind == "host-service":
+		return "start what listens there on this machine, or take it out of host_services; where the relay to it is gone, corral up or the next run makes it anew"
+	case kind == "no-strangers":
+		return "docker rm --force takes away what is not the sandbox's"
 	}
-	return hint
+	return ""
 }
 
 // errNotUp is a container of a plan that is not up.

@@ -101,26 +101,30 @@ func TestGateTitle(t *testing.T) {
 	}
 }
 
-// What is not as planned is made anew; what is somebody else's goes.
+// What is not as planned is made anew, and nothing else; what is somebody else's goes.
 func TestRemedy(t *testing.T) {
 	for _, tt := range []struct {
-		result spec.Result
-		checks []string
-		want   string
+		result        spec.Result
+		check, detail string
+		want          string
 	}{
-		{spec.OK, []string{"container-as-planned"}, ""},
-		{spec.Untold, []string{"container-as-planned"}, ""},
-		{spec.Failed, []string{"allowed:a.test:443"}, ""},
-		{spec.Failed, []string{"allowed:a.test:443", "diff-expected"}, "corral down"},
-		{spec.Failed, []string{"no-strangers", "diff-expected"}, "corral down"},
-		{spec.Failed, []string{"no-strangers"}, "docker rm"},
+		{spec.OK, "container-as-planned", "", ""},
+		{spec.Untold, "container-as-planned", "", ""},
+		{spec.Failed, "container-as-planned", "", "corral down"},
+		{spec.Failed, "diff-expected", "", "corral down"},
+		{spec.Failed, "no-strangers", "", "docker rm"},
+		{spec.Failed, "host-service:8081", "", "start what listens"},
+		{spec.Failed, "allowed:a.test:443", "connection refused", "see that who is allowed answers"},
+		{spec.Untold, "allowed:a.test:443", "nobody answers", "see that who is allowed answers"},
+		{spec.Failed, "allowed:a.test:443", "tcp 192.0.2.1:443 was refused by rule unlisted", ""},
+		{spec.Untold, "allowed:a.test:443", "the gate has no record that it let tcp 192.0.2.1:443 through", ""},
+		{spec.OK, "allowed:a.test:443", "", ""},
+		{spec.Untold, "no-sudo", "no result within 2s: " + spec.Crowded + ", 64", "fewer processes inside"},
+		{spec.Failed, "no-sudo", "/usr/bin/sudo exists", ""},
 	} {
-		var s report.Section
-		for _, c := range tt.checks {
-			s.Events = append(s.Events, spec.Event{Check: c, Result: tt.result})
-		}
-		if got := remedy(s); !strings.HasPrefix(got, tt.want) || (got == "") != (tt.want == "") {
-			t.Errorf("%v %q: %q", tt.checks, tt.result, got)
+		got := remedy(spec.Event{Check: tt.check, Result: tt.result, Detail: tt.detail})
+		if !strings.HasPrefix(got, tt.want) || (got == "") != (tt.want == "") {
+			t.Errorf("%s %q: %q", tt.check, tt.result, got)
 		}
 	}
 }

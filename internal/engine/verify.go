@@ -141,7 +141,7 @@ func (e *Engine) check(ctx context.Context, service string, list spec.Verify, mo
 	if exited := (*ExecError)(nil); errors.As(err, &exited) && exited.Status >= broken {
 		exited.Stderr += string(out[:min(len(out), maxErrors)])
 		if noRoom(exited.Stderr) {
-			return nil, exit.Failedf("fewer processes inside, or a larger resources.pids", "the sandbox may have no more processes and threads than it has")
+			return nil, exit.Failedf(roomier, "the sandbox may have no more processes and threads than it has")
 		}
 		if by := signalled(exited.Status); by != "" {
 			return nil, exit.Failedf(meddled, "it ended with status %d, %s", exited.Status, by)

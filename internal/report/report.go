@@ -8,6 +8,7 @@ package report
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"net/netip"
@@ -26,6 +27,26 @@ type Section struct {
 
 // Holds says whether no event of the section failed or could not be told.
 func (s Section) Holds() bool { return count([]Section{s}).Failed == 0 }
+
+// Hints are what to do about what does not hold, each once: what JSON has in its events.
+func (s Section) Hints() []string {
+	var hints []string
+	for _, ev := range s.Events {
+		if hint := cmp.Or(ev.Hint, s.Hint); hint != "" && !holds(ev) && !slices.Contains(hints, hint) {
+			hints = append(hints, hint)
+		}
+	}
+	return hints
+}
+
+// Bare is a section without hints, for who prints them in a place of their own.
+func (s Section) Bare() Section {
+	s.Hint, s.Events = "", slices.Clone(s.Events)
+	for i := range s.Events {
+		s.Events[i].Hint = ""
+	}
+	return s
+}
 
 // Tally counts checks. The zero value has proven nothing.
 type Tally struct {

@@ -13,6 +13,9 @@ const (
 	Note   Result = "note"   // a known limit, shown
 )
 
+// Crowded is what a checker says where its container may have no process more.
+const Crowded = "there are as many processes and threads as there may be"
+
 // Event is one line of the stream that a checker writes and a renderer reads.
 type Event struct {
 	Version int    `json:"version"`

@@ -29,7 +29,7 @@ func (e *env) crowded() string {
 	if err1 != nil || err2 != nil || n < m {
 		return ""
 	}
-	return fmt.Sprintf(": there are as many processes and threads as there may be, %d", m)
+	return fmt.Sprintf(": %s, %d", spec.Crowded, m)
 }
 
 // resources are the limits of this process itself: its own user may lower them, and
