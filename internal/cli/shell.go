@@ -58,7 +58,7 @@ func (a *app) enter(ctx context.Context, p *project, e *engine.Engine, args []st
 	default:
 		return a.runAgent(ctx, p, e, args)
 	}
-	status, err := well(ctx, e, gate, service)
+	status, err := a.well(ctx, e, gate, service)
 	if err != nil {
 		return err
 	}

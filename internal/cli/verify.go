@@ -201,10 +201,17 @@ func (p *project) outdated(members []engine.Member, gate *spec.GateStatus) strin
 	return ""
 }
 
-// well is what the gate of a service says, if the two are as they should be.
-func well(ctx context.Context, e *engine.Engine, gate, service engine.Member) (spec.GateStatus, error) {
-	h := e.Health(ctx, []engine.Member{gate, service})[0] // a service is always told
-	if !h.OK || h.Gate == nil {
+// well is what the gate of a service says, if the two are as they should be, whether
+// or not somebody still looks after them.
+func (a *app) well(ctx context.Context, e *engine.Engine, gate, service engine.Member) (spec.GateStatus, error) {
+	return a.judge(e.Health(ctx, []engine.Member{gate, service})[0], service) // a service is always told
+}
+
+func (a *app) judge(h engine.Health, service engine.Member) (spec.GateStatus, error) {
+	if h.Alone {
+		a.sayf("%s: %s", h.Service, h.State)
+	}
+	if !h.OK && !h.Alone || h.Gate == nil {
 		return spec.GateStatus{}, exit.Failedf(cure(service, "corral down ends it; the next corral run begins anew"), "%s: %s", h.Service, h.State)
 	}
 	return *h.Gate, nil
@@ -307,7 +314,7 @@ func verdict(t report.Tally, err error) error {
 }
 
 func (a *app) proveRunning(ctx context.Context, e *engine.Engine, p *project, members []engine.Member, gate, service engine.Member) (*engine.Proof, error) {
-	status, err := well(ctx, e, gate, service)
+	status, err := a.well(ctx, e, gate, service)
 	if err != nil {
 		return nil, &unproven{err}
 	}

@@ -135,6 +135,28 @@ func TestVerifyBetween(t *testing.T) {
 	}
 }
 
+// A sandbox whose corral was killed is as good a fence as before: it is proven, and
+// that nobody looks after it is said.
+func TestVerifyLeftAlone(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		h    engine.Health
+		ok   bool
+		said string
+	}{
+		{engine.Health{Service: "main", State: "running", OK: true, Gate: &spec.GateStatus{Instance: "i"}}, true, ""},
+		{engine.Health{Service: "main", State: "running on (corral down ends it)", Alone: true, Gate: &spec.GateStatus{Instance: "i"}}, true, "corral: main: running on (corral down ends it)\n"},
+		{engine.Health{Service: "main", State: "paused", Gate: &spec.GateStatus{Instance: "i"}}, false, ""},
+		{engine.Health{Service: "main", State: "gate does not answer"}, false, ""},
+	} {
+		var errs bytes.Buffer
+		status, err := (&app{err: &errs}).judge(c.h, engine.Member{})
+		if (err == nil) != c.ok || c.ok && status.Instance != "i" || errs.String() != c.said {
+			t.Errorf("%s: %v, said %q", c.h.State, err, errs.String())
+		}
+	}
+}
+
 // A service of which nothing could be told makes the whole proof fail.
 func TestVerifyOneUntold(t *testing.T) {
 	t.Parallel()

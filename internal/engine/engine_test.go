@@ -295,8 +295,12 @@ func TestHealth(t *testing.T) {
 		{service, gate, &spec.GateStatus{Instance: "i"}, "no network (gate is closed)", false},
 		{alone, gate, &well, "running on, but the corral that looked after it is gone (corral down ends it)", false},
 	} {
-		if got := health(c.service, c.gate, c.status); got.State != c.want || got.OK != c.ok {
+		got := health(c.service, c.gate, c.status)
+		if got.State != c.want || got.OK != c.ok {
 			t.Errorf("%q, %v; want %q", got.State, got.OK, c.want)
+		}
+		if got.Alone != (c.service.Owner == alone.Owner && c.service.Purpose != PurposeDaemon && c.status == &well) {
+			t.Errorf("%q: alone %v", got.State, got.Alone)
 		}
 	}
 }

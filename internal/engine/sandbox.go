@@ -185,6 +185,8 @@ type Health struct {
 
 	// Dark services have no network, and will have none.
 	Dark bool `json:"-"`
+	// Alone are those that nobody looks after any more, and nothing else is wrong with.
+	Alone bool `json:"-"`
 }
 
 // Health looks at every service of a sandbox and at the gate it is behind. A
@@ -246,7 +248,7 @@ func health(service, gate Member, status *spec.GateStatus) Health {
 	case unsound(*status) != "":
 		h.State = unsound(*status)
 	case service.Unattended():
-		h.State = "running on, but the corral that looked after it is gone (corral down ends it)"
+		h.State, h.Alone = "running on, but the corral that looked after it is gone (corral down ends it)", true
 	default:
 		h.State, h.OK = "running", true
 	}

@@ -121,8 +121,8 @@ func TestGuestVolumeHeals(t *testing.T) {
 	}
 }
 
-// A corral that is killed leaves its agent running on: that is told, and one
-// command ends it. A verify that is killed heals by itself.
+// A corral that is killed leaves its agent running on, behind its fence: that is told
+// and can be proven, and one command ends it. A verify that is killed heals by itself.
 func TestUnattended(t *testing.T) {
 	t.Parallel()
 	s := project(t, nothing)
@@ -132,6 +132,12 @@ func TestUnattended(t *testing.T) {
 	}
 	if r := s.corral("run", "--", "true"); r.code != 1 || !strings.Contains(r.err, "looked after it is gone") {
 		t.Errorf("run: %v", r)
+	}
+	if r := s.corral("verify"); r.code != 0 || !strings.Contains(r.err, "looked after it is gone (corral down ends it)") || strings.Contains(r.err, "nothing is up") {
+		t.Errorf("verify: %v", r)
+	}
+	if r := s.corral("shell", "--", "echo", "inside"); r.code != 0 || r.out != "inside\n" {
+		t.Errorf("shell: %v", r)
 	}
 	if r := s.corral("down"); r.code != 0 || len(s.containers()) != 0 {
 		t.Errorf("down: %v, left %v", r, s.containers())
