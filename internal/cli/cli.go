@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
 	"github.com/corral-sandbox/corral/internal/diag"
@@ -21,6 +22,7 @@ import (
 	"github.com/corral-sandbox/corral/internal/policy"
 	"github.com/corral-sandbox/corral/internal/printable"
 	"github.com/corral-sandbox/corral/internal/spec"
+	"github.com/corral-sandbox/corral/internal/spelling"
 	"github.com/corral-sandbox/corral/internal/state"
 )
 
@@ -72,7 +74,7 @@ has started.`,
 	}
 	root.SetVersionTemplate("corral {{.Version}}\n")
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return exit.Invalidf(fmt.Sprintf("see %s --help", c.CommandPath()), "%v", err)
+		return exit.Invalidf(flagHint(c, err), "%v", err)
 	})
 	for _, g := range []struct {
 		id, title string
@@ -132,6 +134,19 @@ func subcommand(c *cobra.Command, args []string) error {
 		hint = fmt.Sprintf("did you mean %s %s?", c.CommandPath(), near[0])
 	}
 	return exit.Invalidf(hint, "unknown command %q", args[0])
+}
+
+// flagHint says which flag of a command a mistyped one most likely is.
+func flagHint(c *cobra.Command, err error) string {
+	var unknown *pflag.NotExistError
+	if errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() == "" {
+		var names []string
+		c.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+		if near := spelling.Nearest(unknown.GetSpecifiedName(), names); near != "" {
+			return fmt.Sprintf("did you mean --%s?", near)
+		}
+	}
+	return fmt.Sprintf("see %s --help", c.CommandPath())
 }
 
 // noArgs refuses arguments with our exit status for an invalid request.
@@ -248,6 +263,9 @@ func (a *app) version() *cobra.Command {
 // here finds the engine and what is up of the policy that governs here. The
 // policy itself is not read: it may be anything by now.
 func (a *app) here(ctx context.Context) (e *engine.Engine, file string, members []engine.Member, err error) {
+	if err = isThere(a.project); err != nil {
+		return nil, "", nil, err
+	}
 	if e, err = a.connect(ctx); err != nil {
 		return nil, "", nil, err
 	}

@@ -50,6 +50,9 @@ directory that holds several repositories: there corral run asks first.`,
 // writePolicy puts a new policy into a directory, as a file of the person
 // whose project it is.
 func writePolicy(dir string, content []byte) (string, error) {
+	if err := isThere(dir); err != nil {
+		return "", err
+	}
 	dir, err := filepath.Abs(dir)
 	if err == nil {
 		dir, err = filepath.EvalSymlinks(dir)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -111,6 +112,9 @@ func (a *app) find() (file, dir string, err error) {
 	if err != nil {
 		return "", "", err
 	}
+	if err := isThere(a.project); err != nil {
+		return "", "", err
+	}
 	wd := start
 	file = a.policy
 	if file != "" {
@@ -149,6 +153,23 @@ func (a *app) find() (file, dir string, err error) {
 		fmt.Fprintf(a.err, "corral: project directory %s\n", printable.Escape(dir))
 	}
 	return file, dir, nil
+}
+
+// isThere refuses a --project that is no directory, if there is one.
+func isThere(project string) error {
+	if project == "" {
+		return nil
+	}
+	const hint = "--project names the directory that the agent works in"
+	switch fi, err := os.Stat(project); {
+	case errors.Is(err, fs.ErrNotExist):
+		return exit.Invalidf(hint, "project directory: there is no %s", project)
+	case err != nil:
+		return exit.Invalidf(hint, "project directory: %w", err)
+	case !fi.IsDir():
+		return exit.Invalidf(hint, "project directory: %s is no directory", project)
+	}
+	return nil
 }
 
 // governed is the policy file of what is up here: the one that find finds, or

@@ -33,18 +33,21 @@ func (a *app) verify() *cobra.Command {
 what was refused; the gate's own container, and each relay's, are proven beside
 it. If the sandbox is not up, one is brought up for the purpose.
 Exit 1 if a check failed or could not be told.`,
-		Args: noArgs,
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return exit.Invalidf("it proves all of it, and --failed prints only what does not hold", "%s takes no argument, got %q", c.CommandPath(), args[0])
+			}
+			return nil
+		},
 		RunE: func(c *cobra.Command, _ []string) error {
 			if asJSON && failed {
 				return exit.Invalidf("what does not hold has another result there than ok, skip and note", "--failed is for lines, and --json writes every event")
 			}
-			var of *project
 			var proof *engine.Proof
-			err := a.with(c.Context(), func(p *project, e *engine.Engine) (err error) {
-				of = p
-				proof, err = a.prove(c.Context(), e, p)
-				return err
-			})
+			of, err := a.load()
+			if err == nil {
+				proof, err = a.proveHere(c.Context(), of)
+			}
 			switch {
 			case err != nil && asJSON:
 				return errors.Join(err, a.showUntold(of, err))
@@ -62,6 +65,14 @@ Exit 1 if a check failed or could not be told.`,
 	c.Flags().BoolVar(&failed, "failed", false, "only what does not hold, and the tally of all")
 	a.acceptFlag(c)
 	return c
+}
+
+func (a *app) proveHere(ctx context.Context, p *project) (*engine.Proof, error) {
+	e, err := a.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return a.prove(ctx, e, p)
 }
 
 // prove verifies the sandbox that is up, or a throw-away one.

@@ -127,8 +127,8 @@ func reach(ctx context.Context) (*Engine, error) {
 	}
 	if !strings.HasPrefix(host, "unix://") {
 		return nil, &NotUsable{
-			Reason: fmt.Sprintf("the active Docker engine is %s, which is not on this machine", host),
-			Hint:   "corral binds local directories and addresses: use a local engine (unset DOCKER_HOST, or docker context use default)",
+			Reason: fmt.Sprintf("the active Docker engine is %s, and corral needs the Unix socket of one on this machine", host),
+			Hint:   "it binds directories and addresses of the machine that it is on: use its engine (unset DOCKER_HOST, or docker context use default)",
 		}
 	}
 	api, err := client.NewClientWithOpts(client.WithHTTPClient(bounded()), client.WithHost(host), client.WithAPIVersionNegotiation())

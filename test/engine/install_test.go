@@ -521,9 +521,9 @@ func TestInstallNoEngine(t *testing.T) {
 		{[]string{"PATH=" + nothing}, "docker-command", "there is no docker command", "sudo apt-get install docker.io"},
 		{[]string{"DOCKER_HOST=unix:///nonexistent/docker.sock"}, "engine-answers", "no Docker engine answers at /nonexistent/docker.sock", "sudo systemctl start docker"},
 		{[]string{"DOCKER_HOST=unix://" + locked}, "engine-answers", "no permission to use the Docker engine at " + locked, `sudo usermod -aG docker "$USER"`},
-		{[]string{"DOCKER_HOST=tcp://192.0.2.7:2375"}, "engine-answers", "tcp://192.0.2.7:2375, which is not on this machine", "unset DOCKER_HOST"},
-		{[]string{"DOCKER_HOST=ssh://build.example"}, "engine-answers", "ssh://build.example, which is not on this machine", "docker context use default"},
-		{[]string{"DOCKER_CONTEXT=far"}, "engine-answers", "ssh://build.example, which is not on this machine", "docker context use default"},
+		{[]string{"DOCKER_HOST=tcp://192.0.2.7:2375"}, "engine-answers", "tcp://192.0.2.7:2375, and corral needs the Unix socket", "unset DOCKER_HOST"},
+		{[]string{"DOCKER_HOST=ssh://build.example"}, "engine-answers", "ssh://build.example, and corral needs the Unix socket", "docker context use default"},
+		{[]string{"DOCKER_CONTEXT=far"}, "engine-answers", "ssh://build.example, and corral needs the Unix socket", "docker context use default"},
 		{[]string{"DOCKER_CONTEXT=none"}, "engine-answers", "the active Docker context cannot be read", "docker context ls"},
 	} {
 		r := s.with(tt.env, "install", "--check")
