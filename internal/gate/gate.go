@@ -300,7 +300,11 @@ func statusText(s spec.GateStatus) string {
 	}
 	for _, r := range s.Rules {
 		if r.Packets > 0 && r.Chain == "OUTPUT" { // where everything is decided
-			fmt.Fprintf(&b, "rule     %s %s %s × %d packets, %d bytes\n", r.Family, r.Chain, r.Rule, r.Packets, r.Bytes)
+			rule := r.Rule
+			if r.Proto != "" { // one ID may have a rule for each
+				rule += " " + r.Proto
+			}
+			fmt.Fprintf(&b, "rule     %s %s %s × %d packets, %d bytes\n", r.Family, r.Chain, rule, r.Packets, r.Bytes)
 		}
 	}
 	for _, d := range s.Denied {

@@ -322,7 +322,7 @@ func (g *gate) countRules(ctx context.Context, s *spec.GateStatus) error {
 		}
 		s.Rules = nil
 		for _, c := range counters {
-			s.Rules = append(s.Rules, spec.RuleCount{Family: c.Family.String(), Chain: c.Chain, Rule: c.ID, Packets: c.Packets, Bytes: c.Bytes})
+			s.Rules = append(s.Rules, spec.RuleCount{Family: c.Family.String(), Chain: c.Chain, Rule: c.ID, Proto: c.Proto, Packets: c.Packets, Bytes: c.Bytes})
 		}
 		s.AllowedUnrecorded, s.DeniedUnrecorded = unrecorded(counters)
 		return nil

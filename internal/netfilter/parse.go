@@ -18,6 +18,7 @@ type Counter struct {
 	Family  Family
 	Chain   string
 	ID      string
+	Proto   string // that the rule is about, as tcp; empty if it names none
 	Packets uint64
 	Bytes   uint64
 }
@@ -66,6 +67,9 @@ func (r *Ruleset) read(dashS string) ([]Counter, error) {
 			}
 			r.Chains[i].Rules = append(r.Chains[i].Rules, rule)
 			n.Family, n.Chain, n.ID = f, words[1], rule.ID
+			if of, is := strings.CutPrefix(rule.Match, "-p "); is {
+				n.Proto, _, _ = strings.Cut(of, " ")
+			}
 			counters = append(counters, n)
 		default:
 			return nil, fmt.Errorf("%s: not understood: %s", f, line)

@@ -132,6 +132,7 @@ func TestParseCounters(t *testing.T) {
 -P OUTPUT DROP -c 3 4
 -A OUTPUT -o lo -m comment --comment "lo: stays" -c 18446744073709551615 6 -j ACCEPT
 -A OUTPUT -m comment --comment "-c 1 2: -j ACCEPT" -c 7 8 -j DROP
+-A OUTPUT -p udp -m udp --sport 1 -c 9 10 -j DROP
 `)
 	if err != nil {
 		t.Fatal(err)
@@ -139,11 +140,12 @@ func TestParseCounters(t *testing.T) {
 	want := []Counter{
 		{Family: IPv6, Chain: "OUTPUT", ID: "lo", Packets: 1<<64 - 1, Bytes: 6},
 		{Family: IPv6, Chain: "OUTPUT", Packets: 7, Bytes: 8},
+		{Family: IPv6, Chain: "OUTPUT", Proto: "udp", Packets: 9, Bytes: 10},
 	}
 	if !reflect.DeepEqual(counters, want) {
 		t.Errorf("%+v", counters)
 	}
-	rules := []Rule{{ID: "lo", Match: "-o lo", Target: "ACCEPT", Reason: "stays"}, {Target: "DROP", Reason: "-c 1 2: -j ACCEPT"}}
+	rules := []Rule{{ID: "lo", Match: "-o lo", Target: "ACCEPT", Reason: "stays"}, {Target: "DROP", Reason: "-c 1 2: -j ACCEPT"}, {Match: "-p udp -m udp --sport 1", Target: "DROP"}}
 	if got := r.Chains[2].Rules; !reflect.DeepEqual(got, rules) {
 		t.Errorf("%+v", got)
 	}

@@ -517,7 +517,8 @@ type Silent struct {
 type RuleCount struct {
 	Family  string `json:"family"`
 	Chain   string `json:"chain"`
-	Rule    string `json:"rule"` // its public ID
+	Rule    string `json:"rule"`            // its public ID
+	Proto   string `json:"proto,omitempty"` // the protocol that it is about, if it is about one
 	Packets uint64 `json:"packets"`
 	Bytes   uint64 `json:"bytes"`
 }

@@ -11,6 +11,7 @@ package verify
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -143,6 +144,9 @@ func run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args []
 	switch {
 	case len(args) == 0:
 		v, err := spec.ParseVerify(stdin)
+		if errors.Is(err, io.EOF) {
+			return exit.Invalidf("corral verify starts it with one; in a stack of yours: docker compose exec SERVICE /opt/corral/bin/corral-verify alone", "there is no list of checks on standard input")
+		}
 		if err != nil {
 			return &exit.Error{Status: exit.Invalid, Err: err}
 		}

@@ -198,7 +198,7 @@ func TestEventsKeepTheOrder(t *testing.T) {
 
 func TestMainRefusesWhatProvesNothing(t *testing.T) {
 	for _, tt := range []struct{ name, stdin, args, stderr string }{
-		{"nothing", "", "", "EOF"},
+		{"nothing", "", "", "no list of checks on standard input\n  hint: corral verify starts it"},
 		{"no checks", `{"version":1,"service":"x","checks":[]}`, "", "no checks"},
 		{"version", `{"version":2,"service":"x","checks":[]}`, "", "version 2"},
 		{"unknown field", `{"version":1,"servce":"x"}`, "", "servce"},
