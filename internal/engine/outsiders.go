@@ -156,7 +156,7 @@ func (e *Engine) residents(ctx context.Context) ([]resident, error) {
 			case errdefs.IsNotFound(err):
 				return nil
 			case err != nil:
-				return fmt.Errorf("the engine does not answer how the container %s is made (docker inspect %[1]s shows whether it does): %w", calledBy(c), err)
+				return &notTelling{c.ID, calledBy(c), err}
 			case got.ContainerJSONBase == nil || got.ID == "" || got.HostConfig == nil || got.State == nil:
 				return fmt.Errorf("the engine does not say how the container %s is made", calledBy(c))
 			}
@@ -168,6 +168,28 @@ func (e *Engine) residents(ctx context.Context) ([]resident, error) {
 		return nil, err
 	}
 	return slices.DeleteFunc(all, func(r resident) bool { return r.id == "" }), nil
+}
+
+// notTelling is an engine that does not say how a container is made.
+type notTelling struct {
+	id, name string
+	err      error
+}
+
+func (e *notTelling) Error() string {
+	return fmt.Sprintf("the engine does not answer how the container %s is made (docker inspect %[1]s shows whether it does): %v", e.name, e.err)
+}
+
+func (e *notTelling) Unwrap() error { return e.err }
+
+// neighbours are the residents, also where the agent of another sandbox has made the
+// engine deaf to its container: no agent has a say in what is proven of others.
+func (e *Engine) neighbours(ctx context.Context) ([]resident, error) {
+	all, err := e.residents(ctx)
+	if deaf := (*notTelling)(nil); errors.As(err, &deaf) && ctx.Err() == nil && e.unblock(ctx, deaf.id) == nil {
+		return e.residents(ctx)
+	}
+	return all, err
 }
 
 // calledBy is what a person calls a container.
@@ -208,7 +230,7 @@ func (e *Engine) statuses(ctx context.Context) func(gate string) (spec.GateStatu
 // who may be on the way out.
 func (e *Engine) beside(ctx context.Context, own ...string) *company {
 	return &company{own: own, status: e.statuses(ctx), choices: sync.OnceValue(func() *choices { return e.choices(ctx) }), all: sync.OnceValues(func() ([]resident, error) {
-		all, err := e.residents(ctx)
+		all, err := e.neighbours(ctx)
 		for since := time.Now(); err == nil && len(outsiders(all, own, own...)) > 0 && time.Since(since) < passWithin; {
 			if err = pause(ctx); err != nil {
 				break

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -15,10 +16,10 @@ import (
 
 // An agent that stops what the engine is about to start beside it, as its own user
 // already, makes the engine deaf to everything about its container, docker rm --force
-// included. Verify says that it cannot tell, and leaves nothing stopped; corral down
-// ends the agent.
+// included. Verify says that it cannot tell, and leaves nothing stopped; the proofs
+// of others do not suffer, and corral down ends the agent.
 func TestTheEngineIsUnblocked(t *testing.T) {
-	t.Parallel()
+	// Alone: whoever verifies beside it, unblocks it.
 	s := project(t, always("deaf", `[sh, -c, "while :; do kill -STOP -1; done"]`))
 	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
 	if r := s.corral("up", "--accept"); r.code != 0 {
@@ -39,15 +40,26 @@ func TestTheEngineIsUnblocked(t *testing.T) {
 	if left := stoppedIn(t, docker(t, "inspect", "--format", "{{.Id}}", s.agent())); len(left) > 0 {
 		t.Errorf("left stopped: %v", left)
 	}
-	for tries := 0; answers(); tries++ {
-		if tries == 20 {
-			t.Fatal("it never stopped what the engine starts")
+	deafen := func() {
+		t.Helper()
+		for tries := 0; answers(); tries++ {
+			if tries == 20 {
+				t.Fatal("it never stopped what the engine starts")
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			c := exec.CommandContext(ctx, "docker", "exec", "--user", fmt.Sprint(uid(t, s)), s.agent(), "true")
+			_ = c.Run() // it hangs, or it was stopped later, or there was luck
+			cancel()
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-		c := exec.CommandContext(ctx, "docker", "exec", "--user", fmt.Sprint(uid(t, s)), s.agent(), "true")
-		_ = c.Run() // it hangs, or it was stopped later, or there was luck
-		cancel()
 	}
+	deafen()
+	other := s.another(filepath.Join(filepath.Dir(s.dir), "other"), always("other", forever))
+	other.must("up", "--accept")
+	if r := other.corral("verify"); r.code != 0 {
+		t.Errorf("verify of another one: %v", r)
+	}
+	other.must("down")
+	deafen()
 	began := time.Now()
 	if r := s.corral("down"); r.code != 0 || len(s.containers()) != 0 {
 		t.Errorf("down: %v, left %v", r, s.containers())
