@@ -53,6 +53,7 @@ type own struct {
 	processes []task
 	listing   error    // why there is no list of processes
 	strangers findings // containers of somebody else's that are in its namespaces
+	lodgers   findings // processes of anybody's that are, where those may be looked at
 	kernel    *process // its first, nil if this machine does not show it
 	programs  error    // why the programs in it are not known to be this corral's
 	status    *spec.GateStatus
@@ -118,7 +119,7 @@ func (o *own) witnesses(kind string) []spec.Witness {
 		return nil
 	}
 	return slices.DeleteFunc(slices.Clone(spec.OwnCatalogue[i].Witnesses), func(w spec.Witness) bool {
-		return w == spec.WitnessKernel && o.kernel == nil || w == spec.WitnessGate && o.role != RoleGate
+		return w == spec.WitnessKernel && (o.kernel == nil || kind == "processes-expected" && !o.lodgers.looked) || w == spec.WitnessGate && o.role != RoleGate
 	})
 }
 
@@ -662,7 +663,7 @@ var ruleTools = regexp.MustCompile(`^ip6?tables(-nft|-legacy)?(-restore)?$`)
 
 // processesExpected: there is the first process and, in a gate, its worker; what
 // else was there when they were listed first, to answer corral or to read rules, was
-// gone at the last look.
+// gone at the last look. By the kernel, nobody else is in its namespaces.
 func processesExpected(_ spec.Check, o *own) (spec.Result, string) {
 	if o.listing != nil {
 		return untold("%s", Plain(printable.Escape(o.listing.Error())))
@@ -695,6 +696,8 @@ func processesExpected(_ spec.Check, o *own) (spec.Result, string) {
 		return failed("its first process is not there")
 	case o.role == RoleGate && workers != 1:
 		return failed("it has %d workers of %d:%d, not one", workers, spec.WorkerUID, spec.WorkerUID)
+	case o.lodgers.looked || o.lodgers.err != nil:
+		return o.lodgers.judge()
 	}
 	return ok()
 }
@@ -986,6 +989,7 @@ func (e *Engine) see(whole context.Context, o *own, id, image string, guests hos
 	all.Go(func() { o.processes, o.listing = e.lasting(ctx, o, id) })
 	all.Go(func() { o.engine = beside.choices() })
 	all.Go(func() { o.strangers = beside.around(id) })
+	all.Go(func() { o.lodgers = lodgers(ctx, o, beside.own) })
 	all.Go(func() { o.dialled = dial(ctx) })
 	all.Go(func() {
 		if o.role == RoleGate {
@@ -1001,6 +1005,19 @@ func (e *Engine) see(whole context.Context, o *own, id, image string, guests hos
 		o.programs = e.checkPrograms(reading, o, id, guests)
 	})
 	all.Wait()
+}
+
+// lodgers are those of this machine's processes that are in a container's namespaces, and
+// in none of the sandbox's containers. Where none may be looked at, nobody has.
+func lodgers(ctx context.Context, o *own, sandbox []string) findings {
+	if o.kernel == nil {
+		return findings{}
+	}
+	words, err := seenOddly(ctx, hostProc, o.got.State.Pid, o.got.ID, sandbox, nil)
+	if errors.Is(err, errNamespaces) {
+		return findings{}
+	}
+	return foundBy(words, err)
 }
 
 // readWithin bounds how long the engine may take to read some 30 MB out of a container,

@@ -119,6 +119,20 @@ func soundRelay(t *testing.T) *own {
 	return o
 }
 
+// The kernel bears out who is in a container's namespaces where those may be looked at.
+func TestOwnWitnesses(t *testing.T) {
+	for _, tt := range []struct {
+		lodgers findings
+		want    string
+	}{{findings{}, "[engine]"}, {foundBy(nil, nil), "[engine kernel]"}} {
+		o := soundGate(t)
+		o.lodgers = tt.lodgers
+		if got := fmt.Sprint(o.witnesses("processes-expected")); got != tt.want {
+			t.Errorf("%+v: %s", tt.lodgers, got)
+		}
+	}
+}
+
 // reds are the checks of a section that do not hold, as NAME or NAME?, the latter
 // if it could not be told.
 func reds(s report.Section) []string {
@@ -306,6 +320,8 @@ func TestOwnContainers(t *testing.T) {
 		{RoleGate, "a first that calls itself nothing", func(o *own) { o.processes[0].args = "" }, "processes-expected", "its first process"},
 		{RoleGate, "no list", func(o *own) { o.processes, o.listing = nil, listless(errors.New("ps: unrecognized option: e")) }, "processes-expected?", "BusyBox"},
 		{RoleGate, "another's container", func(o *own) { o.strangers = foundBy([]string{"the container x has the network of y"}, nil) }, "no-strangers", "the container x"},
+		{RoleGate, "a process in its namespaces", func(o *own) { o.lodgers = foundBy([]string{"process 7 is in its pid namespace"}, nil) }, "processes-expected", "process 7"},
+		{RoleGate, "a /proc that cannot be read", func(o *own) { o.lodgers = foundBy(nil, errors.New("x")) }, "processes-expected?", "x"},
 		{RoleRelay, "nobody looked for others", func(o *own) { o.strangers = findings{} }, "no-strangers?", ""},
 		{RoleGate, "another runtime", func(o *own) { o.got.HostConfig.Runtime = "evil" }, "container-as-planned", "HostConfig.Runtime"},
 		{RoleGate, "the host's control groups", func(o *own) { o.engine.sharesGroups = false }, "container-as-planned", "CgroupnsMode"},

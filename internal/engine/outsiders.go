@@ -1,9 +1,11 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path"
 	"slices"
@@ -392,13 +394,72 @@ func listless(err error) error {
 }
 
 // namespaces are those that a process of somebody else's has no business in.
-var namespaces = []string{"net", "pid", "ipc", "mnt"}
+var namespaces = []string{"net", "pid", "ipc", "mnt", "user"}
 
-// seenOddly are the processes of this machine, below proc, that are in a service and
-// are not confined as it is, or that are in a namespace of the service's and in no
-// container of the sandbox. first is the service's first process, id its container and
-// own all of the sandbox's. Namespaces that may not be looked at are not compared.
-func seenOddly(ctx context.Context, proc string, first int, id string, own []string, uid, gid uint32) ([]string, error) {
+// sharedNamespaces are those of them that the containers of a sandbox may share.
+var sharedNamespaces = []string{"net", "user"}
+
+// errNamespaces is that no namespace of a container's may be looked at.
+var errNamespaces = errors.New("its namespaces may not be looked at")
+
+// abode is a container whose processes, and whoever else is in its namespaces, are to be
+// seen on this machine.
+type abode struct {
+	id     string
+	own    []string          // all containers of the sandbox
+	inodes map[string]string // its namespaces, those that may be looked at
+	// confined is what is wrong with a process in the container, nil if somebody else
+	// judges those.
+	confined func(*process) string
+}
+
+// namespacesOf are those of a container's first process, below proc, but for those of
+// the program that started it, and of this one: the engine's, or the machine's.
+func namespacesOf(proc string, first int) map[string]string {
+	parent := "self"
+	if b, err := os.ReadFile(path.Join(proc, strconv.Itoa(first), "stat")); err == nil {
+		parent = strconv.Itoa(parseStat(string(b)).parent)
+	}
+	inodes := map[string]string{}
+	for _, ns := range namespaces {
+		link, err := os.Readlink(path.Join(proc, strconv.Itoa(first), "ns", ns))
+		if err != nil {
+			continue
+		}
+		inodes[ns] = link
+		for _, other := range []string{parent, "self"} {
+			if its, err := os.Readlink(path.Join(proc, other, "ns", ns)); err == nil && its == link {
+				delete(inodes, ns)
+			}
+		}
+	}
+	return inodes
+}
+
+// confinedAs is what is wrong with a process that should be a user's and as confined as
+// those of services are.
+func confinedAs(uid, gid uint32) func(*process) string {
+	c := spec.Check{UID: uid, GID: gid}
+	return func(p *process) string {
+		if wrong := cmp.Or(sameUser(p, c), withoutCapabilities(p, c)); wrong != "" {
+			return wrong
+		}
+		switch {
+		case !p.noNewPrivs:
+			return "may gain privileges"
+		case !p.filtered:
+			return "runs without a filter of system calls"
+		}
+		return ""
+	}
+}
+
+// seenOddly are the processes of this machine, below proc, that are in a container and
+// are not confined as they should be, or that are in a namespace of its and in no
+// container of the sandbox. first is its first process, id its own and own all
+// containers of the sandbox. Namespaces that may not be looked at are not compared;
+// without confined, that is all there is to see.
+func seenOddly(ctx context.Context, proc string, first int, id string, own []string, confined func(*process) string) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
 	return persistent(ctx, func() ([]oddity, error) {
@@ -406,11 +467,9 @@ func seenOddly(ctx context.Context, proc string, first int, id string, own []str
 		if err != nil {
 			return nil, err
 		}
-		inodes := map[string]string{}
-		for _, ns := range namespaces {
-			if link, err := os.Readlink(path.Join(proc, strconv.Itoa(first), "ns", ns)); err == nil {
-				inodes[ns] = link
-			}
+		in := abode{id, own, namespacesOf(proc, first), confined}
+		if len(in.inodes) == 0 && confined == nil {
+			return nil, errNamespaces
 		}
 		var odd []oddity
 		inside := 0
@@ -419,10 +478,11 @@ func seenOddly(ctx context.Context, proc string, first int, id string, own []str
 			if err != nil {
 				continue
 			}
-			o, within := oddly(path.Join(proc, entry.Name()), pid, inodes, id, own, uid, gid)
-			if o.words != "" {
-				odd = append(odd, o)
+			if ctx.Err() != nil {
+				return nil, fmt.Errorf("this machine has too many processes and threads to look at in time: %w", context.Cause(ctx))
 			}
+			wrong, within := in.oddly(path.Join(proc, entry.Name()), pid)
+			odd = append(odd, wrong...)
 			if within {
 				inside++
 			}
@@ -434,79 +494,115 @@ func seenOddly(ctx context.Context, proc string, first int, id string, own []str
 	})
 }
 
-// oddly is what is wrong with one process, and whether it is in the service. Of one
-// that has ended nothing is.
-func oddly(dir string, pid int, inodes map[string]string, id string, own []string, uid, gid uint32) (o oddity, inside bool) {
+// oddly is what is wrong with one process, and whether it is in the container. Of one
+// that has ended nothing is; but any thread of its may run on without the first, has
+// rights of its own, and may be in namespaces of its own.
+func (in abode) oddly(dir string, pid int) (odd []oddity, inside bool) {
 	at, err := os.OpenRoot(dir)
 	if err != nil {
-		return o, false
+		return nil, false
 	}
 	defer at.Close()
-	b, err := at.ReadFile("cgroup")
+	b, err := at.ReadFile("stat")
 	if err != nil {
-		return o, false
+		return nil, false
+	}
+	s := parseStat(string(b))
+	key, name := fmt.Sprintf("%d %s", pid, s.started), fmt.Sprintf("process %d of this machine (%s)", pid, s.name)
+	if !s.dead {
+		words, within := in.wrong(at, ".")
+		if inside = within; words != "" {
+			return []oddity{{key, name + " " + words}}, inside
+		}
+	}
+	if s.threads < 2 {
+		return nil, inside
+	}
+	threads, err := fs.ReadDir(at.FS(), "task")
+	if err != nil {
+		return nil, inside
+	}
+	for _, t := range threads {
+		if t.Name() == strconv.Itoa(pid) {
+			continue
+		}
+		words, within := in.wrong(at, "task/"+t.Name())
+		inside = inside || within
+		if words != "" {
+			odd = append(odd, oddity{key + " " + t.Name(), fmt.Sprintf("thread %s of %s %s", t.Name(), name, words)})
+		}
+	}
+	return odd, inside
+}
+
+// wrong is what is wrong with a thread, by a directory of a process's in /proc, and
+// whether it is in the container.
+func (in abode) wrong(at *os.Root, dir string) (words string, inside bool) {
+	b, err := at.ReadFile(dir + "/cgroup")
+	if err != nil {
+		return "", false
 	}
 	groups := string(b)
-	if b, err = at.ReadFile("stat"); err != nil {
-		return o, false
+	if !strings.Contains(groups, in.id) {
+		return in.lodges(at, dir, groups), false
 	}
-	name, started, dead := parseStat(string(b))
-	if dead {
-		return o, false
+	if in.confined == nil {
+		return "", true
 	}
-	o.key = fmt.Sprintf("%d %s", pid, started)
-	said := func(format string, args ...any) {
-		o.words = fmt.Sprintf("process %d of this machine (%s) ", pid, name) + fmt.Sprintf(format, args...)
-	}
-	if !strings.Contains(groups, id) {
-		for _, ns := range namespaces {
-			if link, err := at.Readlink("ns/" + ns); err != nil || link != inodes[ns] {
-				continue
-			}
-			if ns != "net" || !slices.ContainsFunc(own, func(id string) bool { return id != "" && strings.Contains(groups, id) }) {
-				said("is in its %s namespace and in no container of the sandbox", ns)
-			}
-		}
-		return o, false
-	}
-	b, err = at.ReadFile("status")
-	if err != nil {
-		return o, false
+	if b, err = at.ReadFile(dir + "/status"); err != nil {
+		return "", false
 	}
 	p, err := parseStatus(string(b))
 	if err != nil {
-		said("cannot be judged: %v", err)
-		return o, true
+		return fmt.Sprintf("cannot be judged: %v", err), true
 	}
-	c := spec.Check{UID: uid, GID: gid}
-	wrong := sameUser(p, c)
-	if wrong == "" {
-		wrong = withoutCapabilities(p, c)
-	}
-	switch {
-	case wrong != "":
-		said("%s", wrong)
-	case !p.noNewPrivs:
-		said("may gain privileges")
-	case !p.filtered:
-		said("runs without a filter of system calls")
-	}
-	return o, true
+	return in.confined(p), true
 }
 
-// parseStat is what a proc_pid_stat(5) says of a process's name, when it was started,
-// and whether it has ended.
-func parseStat(text string) (name, started string, dead bool) {
-	const state, start = 0, 19 // behind the name, which may have anything in it
+// lodges says in which of the namespaces a thread is that is not in the container, by
+// its control groups; empty if in none, or if the sandbox's may be.
+func (in abode) lodges(at *os.Root, dir, groups string) string {
+	its, err := at.OpenRoot(dir + "/ns")
+	if err != nil {
+		return ""
+	}
+	defer its.Close()
+	sandboxs := slices.ContainsFunc(in.own, func(id string) bool { return id != "" && strings.Contains(groups, id) })
+	for _, ns := range namespaces {
+		if sandboxs && slices.Contains(sharedNamespaces, ns) || in.inodes[ns] == "" {
+			continue
+		}
+		if link, err := its.Readlink(ns); err == nil && link == in.inodes[ns] {
+			return fmt.Sprintf("is in its %s namespace and in no container of the sandbox", ns)
+		}
+	}
+	return ""
+}
+
+// stat is what is needed of a proc_pid_stat(5).
+type stat struct {
+	name    string
+	parent  int
+	threads int
+	started string
+	dead    bool // its first thread has ended
+}
+
+// parseStat reads one. What is none is of nobody who runs.
+func parseStat(text string) stat {
+	const state, parent, threads, start = 0, 1, 17, 19 // behind the name, which may have anything in it
 	from, to := strings.Index(text, "("), strings.LastIndex(text, ")")
 	if from < 0 || to < from {
-		return "", "", true
+		return stat{dead: true}
 	}
 	f := strings.Fields(text[to+1:])
 	if len(f) <= start {
-		return "", "", true
+		return stat{dead: true}
 	}
-	return text[from+1 : to], f[start], slices.Contains([]string{"Z", "X", "x"}, f[state])
+	s := stat{name: text[from+1 : to], started: f[start], dead: slices.Contains([]string{"Z", "X", "x"}, f[state])}
+	s.parent, _ = strconv.Atoi(f[parent]) // the kernel writes numbers there
+	s.threads, _ = strconv.Atoi(f[threads])
+	return s
 }
 
 // noStrangers: nobody else's container is in the namespaces of the service or of its

@@ -153,13 +153,21 @@ func TestBeside(t *testing.T) {
 	}
 }
 
+// confinedStatus is a status of a process of 1000:1001 as those of services are.
+const confinedStatus = "Uid:\t1000\t1000\t1000\t1000\nGid:\t1001\t1001\t1001\t1001\nGroups:\t1001 \nCapInh:\t0\nCapPrm:\t0\nCapEff:\t0\nCapBnd:\t0\nCapAmb:\t0\nNoNewPrivs:\t1\nSeccomp:\t2\n"
+
+// statOf is a proc_pid_stat(5) of process 7 that was started at 4711.
+func statOf(state string, threads int) string {
+	return fmt.Sprintf("7 (a ) b) %s%s %d 0 4711 0 0\n", state, strings.Repeat(" 1", 16), threads)
+}
+
 // A process is told from those of a service by its user, its rights and what it may
 // come to; one that is in no container of the sandbox by its namespaces.
 func TestOddly(t *testing.T) {
 	const id, gate = "bbbbbbbbbbbb", "aaaaaaaaaaaa"
-	const well = "Uid:\t1000\t1000\t1000\t1000\nGid:\t1001\t1001\t1001\t1001\nGroups:\t1001 \nCapInh:\t0\nCapPrm:\t0\nCapEff:\t0\nCapBnd:\t0\nCapAmb:\t0\nNoNewPrivs:\t1\nSeccomp:\t2\n"
-	stat := func(state string) string { return "7 (a ) b) " + state + strings.Repeat(" 1", 18) + " 4711 0 0\n" }
-	inodes := map[string]string{"net": "net:[7]", "mnt": "mnt:[8]"}
+	const well = confinedStatus
+	stat := func(state string) string { return statOf(state, 1) }
+	in := abode{id, []string{gate, "", id}, map[string]string{"net": "net:[7]", "mnt": "mnt:[8]", "user": "user:[9]"}, confinedAs(1000, 1001)}
 	for _, tt := range []struct {
 		name, cgroup, stat, status string
 		ns                         map[string]string
@@ -182,26 +190,109 @@ func TestOddly(t *testing.T) {
 		{"elsewhere, not to be looked at", "0::/", stat("S"), well, nil, "", false},
 		{"in its network", "0::/user.slice", stat("S"), well, map[string]string{"net": "net:[7]"}, "is in its net namespace", false},
 		{"its gate", "0::/docker/" + gate, stat("S"), well, map[string]string{"net": "net:[7]"}, "", false},
+		{"its gate, both of one mapping of users", "0::/docker/" + gate, stat("S"), well, map[string]string{"net": "net:[7]", "user": "user:[9]"}, "", false},
+		{"in its mapping of users", "0::/user.slice", stat("S"), well, map[string]string{"user": "user:[9]"}, "is in its user namespace", false},
 		{"its gate in its files", "0::/docker/" + gate, stat("S"), well, map[string]string{"net": "net:[7]", "mnt": "mnt:[8]"}, "is in its mnt namespace", false},
 	} {
 		dir := t.TempDir()
-		for name, text := range map[string]string{"cgroup": tt.cgroup, "stat": tt.stat, "status": tt.status} {
-			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := os.Mkdir(filepath.Join(dir, "ns"), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		for ns, to := range tt.ns {
-			if err := os.Symlink(to, filepath.Join(dir, "ns", ns)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		got, inside := oddly(dir, 7, inodes, id, []string{gate, "", id}, 1000, 1001)
-		if (got.words != "") != (tt.want != "") || !strings.Contains(got.words, tt.want) || inside != tt.inside || got.words != "" && got.key != "7 4711" {
+		told(t, dir, tt.stat, tt.cgroup, tt.status, tt.ns)
+		got, inside := in.oddly(dir, 7)
+		if (len(got) > 0) != (tt.want != "") || len(got) > 0 && (!strings.Contains(got[0].words, tt.want) || got[0].key != "7 4711") || inside != tt.inside {
 			t.Errorf("%s: %+v, %v", tt.name, got, inside)
 		}
+	}
+}
+
+// told writes what /proc tells of a process or a thread.
+func told(t *testing.T, dir, stat, cgroup, status string, ns map[string]string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Join(dir, "ns"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"cgroup": cgroup, "stat": stat, "status": status} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, to := range ns {
+		if err := os.Symlink(to, filepath.Join(dir, "ns", name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Each thread has rights and namespaces of its own, and some run on when the first has
+// ended, of which the kernel then says nothing else.
+func TestOddlyByThread(t *testing.T) {
+	const id, gate = "bbbbbbbbbbbb", "aaaaaaaaaaaa"
+	root := strings.Replace(confinedStatus, "CapEff:\t0", "CapEff:\t1", 1)
+	in := abode{id, []string{gate, id}, map[string]string{"net": "net:[7]", "pid": "pid:[8]"}, confinedAs(1000, 1001)}
+	host, there := map[string]string{"net": "net:[1]", "pid": "pid:[2]"}, map[string]string{"net": "net:[7]", "pid": "pid:[2]"}
+	for _, tt := range []struct {
+		name          string
+		first         string // its state
+		cgroup        string
+		ns, status    [2]any // of the first thread and of another
+		confined      bool
+		want          []string
+		inside        bool
+		ofFirstCgroup string // where it is another
+	}{
+		{name: "elsewhere", first: "S", cgroup: "0::/", ns: [2]any{host, host}},
+		{name: "a later thread in its network", first: "S", cgroup: "0::/", ns: [2]any{host, there}, want: []string{"7 4711 8 thread 8 of process 7 of this machine (a ) b) is in its net namespace"}},
+		{name: "a later thread in its network, of the gate", first: "S", cgroup: gate, ns: [2]any{host, there}},
+		{name: "both", first: "S", cgroup: "0::/", ns: [2]any{there, there}, want: []string{"7 4711 process 7 of this machine"}},
+		{name: "all its namespaces, without a first thread", first: "Z", cgroup: "0::/", ns: [2]any{nil, there}, want: []string{"thread 8 of process 7"}},
+		{name: "one of its own", first: "S", cgroup: id, ns: [2]any{there, there}, inside: true},
+		{name: "one of its own without a first thread", first: "Z", cgroup: id, ofFirstCgroup: "/", ns: [2]any{nil, there}, inside: true},
+		{name: "with rights, without a first thread", first: "Z", cgroup: id, ofFirstCgroup: "/", ns: [2]any{nil, there}, status: [2]any{root, root}, want: []string{"thread 8 of process 7 of this machine (a ) b) has capabilities"}, inside: true},
+		{name: "a later thread with rights", first: "S", cgroup: id, ns: [2]any{there, there}, status: [2]any{confinedStatus, root}, want: []string{"thread 8 of process 7 of this machine (a ) b) has capabilities"}, inside: true},
+		{name: "that had rights", first: "Z", cgroup: id, ns: [2]any{nil, there}, status: [2]any{root, confinedStatus}, inside: true},
+	} {
+		dir := t.TempDir()
+		for i, at := range []string{".", "task/7", "task/8"} {
+			state, cgroup, status, which := tt.first, tt.cgroup, confinedStatus, i/2
+			if which == 1 {
+				state = "S"
+			} else if tt.ofFirstCgroup != "" {
+				cgroup = tt.ofFirstCgroup
+			}
+			if s, is := tt.status[which].(string); is {
+				status = s
+			}
+			ns, _ := tt.ns[which].(map[string]string)
+			told(t, filepath.Join(dir, at), statOf(state, 2), cgroup, status, ns)
+		}
+		odd, inside := in.oddly(dir, 7)
+		ok := len(odd) == len(tt.want) && inside == tt.inside
+		for i, o := range odd {
+			ok = ok && strings.Contains(o.key+" "+o.words, tt.want[i])
+		}
+		if !ok {
+			t.Errorf("%s: %+v, %v", tt.name, odd, inside)
+		}
+	}
+}
+
+// What a container has from the program that started it, or this machine has, is no
+// namespace of its own.
+func TestNamespacesOf(t *testing.T) {
+	proc := t.TempDir()
+	first := map[string]string{"net": "net:[7]", "pid": "pid:[7]", "ipc": "ipc:[7]", "user": "user:[3]", "mnt": "mnt:[1]"}
+	told(t, filepath.Join(proc, "9"), "9 (gate) S 5"+strings.Repeat(" 1", 17)+" 4711\n", "", "", first)
+	told(t, filepath.Join(proc, "5"), "", "", "", map[string]string{"net": "net:[1]", "pid": "pid:[1]", "ipc": "ipc:[1]", "user": "user:[3]"})
+	told(t, filepath.Join(proc, "self"), "", "", "", map[string]string{"mnt": "mnt:[1]", "user": "user:[1]"})
+	if got, want := fmt.Sprint(namespacesOf(proc, 9)), "map[ipc:ipc:[7] net:net:[7] pid:pid:[7]]"; got != want {
+		t.Errorf("%s, not %s", got, want)
+	}
+	// Where no namespace may be looked at there is nothing to say of a gate.
+	if words, err := seenOddly(t.Context(), t.TempDir(), 9, "aaaa", nil, nil); !errors.Is(err, errNamespaces) {
+		t.Errorf("%q, %v", words, err)
+	}
+	// Nobody's rights are judged there.
+	told(t, filepath.Join(proc, "12"), statOf("S", 1), "aaaa", "rubbish", first)
+	if words, err := seenOddly(t.Context(), proc, 9, "aaaa", nil, nil); err != nil || len(words) != 1 || !strings.Contains(words[0], "process 9 of this machine (gate) is in its net namespace") {
+		t.Errorf("%q, %v", words, err)
 	}
 }
 
@@ -223,11 +314,11 @@ func TestSeenOddly(t *testing.T) {
 	if err := os.Symlink("/proc/"+pid, filepath.Join(dir, pid)); err != nil {
 		t.Fatal(err)
 	}
-	found, err := seenOddly(t.Context(), dir, cmd.Process.Pid, id, nil, 12345, 12345)
+	found, err := seenOddly(t.Context(), dir, cmd.Process.Pid, id, nil, confinedAs(12345, 12345))
 	if err != nil || len(found) != 1 || !strings.Contains(found[0], "(sleep)") {
 		t.Errorf("%q, %v", found, err)
 	}
-	if found, err := seenOddly(t.Context(), t.TempDir(), 1, id, nil, 0, 0); err == nil {
+	if found, err := seenOddly(t.Context(), t.TempDir(), 1, id, nil, confinedAs(0, 0)); err == nil {
 		t.Errorf("where none is: %q", found)
 	}
 	if result, _ := (findings{}).judge(); result != spec.Untold {

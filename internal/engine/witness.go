@@ -650,7 +650,7 @@ func (e *Engine) outside(ctx context.Context, seen evidence, g *Gate, s plan.Ser
 	seen.first, seen.unseen = look(hostProc, seen.service.State.Pid, seen.service.ID)
 	seen.elsewhere = errors.Is(err, errElsewhere) && errors.Is(seen.unseen, errElsewhere)
 	if seen.first != nil {
-		seen.lodgers = foundBy(seenOddly(ctx, hostProc, seen.service.State.Pid, seen.service.ID, own, s.UID, s.GID))
+		seen.lodgers = foundBy(seenOddly(ctx, hostProc, seen.service.State.Pid, seen.service.ID, own, confinedAs(s.UID, s.GID)))
 	}
 	seen.owned = func(name string) (ownership, error) {
 		o, err := seen.first.owns(name)

@@ -414,7 +414,7 @@ var Catalogue = []Entry{
 		Kind:   "processes-confined",
 		Proves: "Every process in the service is its user's and as confined as its first, and nobody else's is in its namespaces.",
 		How: "The engine lists the processes of the container: each has its user and group. The host's /proc shows, of each, no capability in any set, no new privileges and a filter of system calls; and where namespaces may be looked at, " +
-			"no process outside the sandbox's containers is in one of the service's. What is otherwise at first and gone within 5 s, as a command that is about to start, is no fault.",
+			"no thread of a process outside the sandbox's containers is in one of the service's. Each thread is judged, one that outlives the first of its process too. What is otherwise at first and gone within 5 s, as a command that is about to start, is no fault.",
 		Control:   "The list must not be empty, and /proc must show a process of the container. A list that cannot be read cannot tell.",
 		Witnesses: engineAndKernel, In: inVerify,
 	},
@@ -544,11 +544,12 @@ var OwnCatalogue = []Entry{
 		Witnesses: []Witness{WitnessEngine}, In: inOwn,
 	},
 	{
-		Kind:      "processes-expected",
-		Proves:    "Its own program runs in it, and nobody else's.",
-		How:       "The engine lists exactly the first process and, in a gate, one worker of its own user. What answers corral or reads rules comes and goes: whatever is there each of four times fails, and what calls itself one of those if it has not gone within 5 s.",
+		Kind:   "processes-expected",
+		Proves: "Its own program runs in it, and nobody else's; and nobody else's process is in its namespaces.",
+		How: "The engine lists exactly the first process and, in a gate, one worker of its own user. What answers corral or reads rules comes and goes: whatever is there each of four times fails, and what calls itself one of those if it has not gone within 5 s. " +
+			"Where namespaces may be looked at, the host's /proc shows no thread of a process outside the sandbox's containers that is in one of its own, and stays there for 5 s.",
 		Control:   "The first process must be there. A list that cannot be read cannot tell.",
-		Witnesses: []Witness{WitnessEngine}, In: inOwn,
+		Witnesses: engineAndKernel, In: inOwn,
 	},
 	{
 		Kind:      "no-strangers",

@@ -7,24 +7,44 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/corral-sandbox/corral/test/lab"
 )
 
-// lodge leaves a program of this machine's in the namespaces and the control groups of
-// a container, by its first process: where docker exec leaves one of the container's.
-func lodge(first int, args ...string) (end func(), err error) {
-	enter := exec.Command("nsenter", append([]string{"--target", fmt.Sprint(first), "--net", "--ipc", "--uts", "--pid"}, args...)...)
+// headless, in its environment, makes this program end its first thread and run on.
+const headless = "CORRAL_TEST_HEADLESS"
+
+func init() {
+	if os.Getenv(headless) == "" {
+		return
+	}
+	another := make(chan bool)
+	go func() {
+		another <- true
+		unix.Pause()
+	}()
+	<-another
+	unix.RawSyscall(unix.SYS_EXIT, 0, 0, 0) // this thread is the first while packages are initialised
+}
+
+// enter runs a program of this machine's in namespaces of a container, the processes'
+// among them, by the container's first process.
+func enter(first int, namespaces []string, args ...string) (child string, end func(), err error) {
+	enter := exec.Command("nsenter", slices.Concat([]string{"--target", fmt.Sprint(first)}, namespaces, args)...)
+	enter.Env = append(os.Environ(), headless+"=1") // for this program alone
 	if err := enter.Start(); err != nil {
-		return nil, err
+		return "", nil, err
 	}
 	end = func() { enter.Process.Kill(); enter.Wait() }
-	child := ""
 	for late := time.Now().Add(limit); child == "" && err == nil && time.Now().Before(late); { // nsenter is outside, and waits for it
 		var b []byte
 		b, err = os.ReadFile(fmt.Sprintf("/proc/%[1]d/task/%[1]d/children", enter.Process.Pid))
@@ -32,9 +52,43 @@ func lodge(first int, args ...string) (end func(), err error) {
 	}
 	n, convErr := strconv.Atoi(child)
 	if err = errors.Join(err, convErr); err != nil {
+		return "", end, err
+	}
+	return child, func() { syscall.Kill(n, syscall.SIGKILL); enter.Wait() }, nil
+}
+
+// visit runs a thread of this program in the network namespace of a process.
+func visit(first int) (end func(), err error) {
+	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", first))
+	if err != nil {
+		return nil, err
+	}
+	defer ns.Close()
+	entered, leave := make(chan error), make(chan bool)
+	var thread func()
+	thread = func() {
+		runtime.LockOSThread() // for good: the thread ends with its goroutine
+		if unix.Gettid() == os.Getpid() {
+			defer runtime.UnlockOSThread()
+			go thread() // another one: this holds the first
+			<-leave
+			return
+		}
+		entered <- unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET)
+		<-leave
+	}
+	go thread()
+	err = <-entered
+	return func() { close(leave) }, err
+}
+
+// lodge leaves a program of this machine's in the namespaces and the control groups of
+// a container, by its first process: where docker exec leaves one of the container's.
+func lodge(first int, args ...string) (end func(), err error) {
+	child, end, err := enter(first, []string{"--net", "--ipc", "--uts", "--pid"}, args...)
+	if err != nil {
 		return end, err
 	}
-	end = func() { syscall.Kill(n, syscall.SIGKILL); enter.Wait() }
 	groups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", first))
 	if err != nil {
 		return end, err
@@ -85,6 +139,19 @@ func TestOutsiders(t *testing.T) {
 			}
 		}
 	}
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	guest := func(container func() string, namespaces []string, args ...string) func(*testing.T) func() {
+		return func(t *testing.T) func() {
+			_, end, err := enter(pid(t, container()), namespaces, args...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return end
+		}
+	}
 	if r := s.corral("verify"); r.code != 0 {
 		t.Fatalf("as it was made: %v", r)
 	}
@@ -93,21 +160,36 @@ func TestOutsiders(t *testing.T) {
 		make func(*testing.T) func()
 		want string // a line that begins so
 		in   string // and has this
+		root bool   // whoever else proves may not look at it
 	}{
-		{"its processes, on the host's network", stranger("--network", "host", "--pid", "container:"+s.agent(), "--user", user, "--cap-drop", "ALL", "--security-opt", "seccomp=unconfined", "--volume", "/etc:/hostetc:ro"), "FAIL no-strangers: ", "has the processes of"},
-		{"its gate's network, as its user", stranger("--network", "container:"+s.gate(), "--user", user, "--cap-drop", "ALL"), "FAIL no-strangers: ", "has the network of"},
-		{"its gate's network, as root", stranger("--network", "container:"+s.gate(), "--user", "0"), "FAIL no-strangers: ", "has the network of"},
-		{"a process of root's", inside(s.agent(), "exec sleep 333", "--user", "0"), "FAIL processes-confined: ", "of 0:0"},
+		{"its processes, on the host's network", stranger("--network", "host", "--pid", "container:"+s.agent(), "--user", user, "--cap-drop", "ALL", "--security-opt", "seccomp=unconfined", "--volume", "/etc:/hostetc:ro"), "FAIL no-strangers: ", "has the processes of", false},
+		{"its gate's network, as its user", stranger("--network", "container:"+s.gate(), "--user", user, "--cap-drop", "ALL"), "FAIL no-strangers: ", "has the network of", false},
+		{"its gate's network, as root", stranger("--network", "container:"+s.gate(), "--user", "0"), "FAIL no-strangers: ", "has the network of", false},
+		{"a process of root's", inside(s.agent(), "exec sleep 333", "--user", "0"), "FAIL processes-confined: ", "of 0:0", false},
 		{"in the gate, as a question", func(t *testing.T) func() {
 			end, err := lodge(pid(t, s.gate()), "bash", "-c", `exec -a "/opt/corral/bin/corral-gate status" sleep 333`)
 			if err != nil {
 				t.Fatal(err)
 			}
 			return end
-		}, "FAIL processes-expected: ", "did not go"},
+		}, "FAIL processes-expected: ", "did not go", false},
+		{"in the gate's processes and memory", guest(s.gate, []string{"--pid", "--ipc"}, "sleep", "333"), "FAIL processes-expected: ", "namespace", true},
+		{"root's without its first thread, to those inside", guest(s.agent, []string{"--net", "--ipc", "--uts", "--pid"}, program), "FAIL no-capabilities: ", "thread ", false},
+		{"root's without its first thread", guest(s.agent, []string{"--net", "--ipc", "--uts", "--pid"}, program), "FAIL processes-confined: ", "thread ", true},
+		{"one thread in its network", func(t *testing.T) func() {
+			end, err := visit(pid(t, s.agent()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return end
+		}, "FAIL processes-confined: ", "thread ", true},
 	} {
 		undo := tt.make(t)
-		r := s.corral("verify")
+		verify := s.corral
+		if tt.root {
+			verify = s.asRoot
+		}
+		r := verify("verify")
 		undo()
 		found := false
 		for _, line := range strings.Split(r.out, "\n") {

@@ -255,7 +255,19 @@ func (s *sandbox) corral(args ...string) result { return s.corralIn("", args...)
 // corralIn runs a command to its end with text on its standard input.
 func (s *sandbox) corralIn(stdin string, args ...string) result {
 	s.tb.Helper()
+	return s.ended(stdin, s.cmd(args...))
+}
+
+// asRoot runs a command to its end as root, who may look at what nobody else may.
+func (s *sandbox) asRoot(args ...string) result {
+	s.tb.Helper()
 	c := s.cmd(args...)
+	c.SysProcAttr = nil
+	return s.ended("", c)
+}
+
+func (s *sandbox) ended(stdin string, c *exec.Cmd) result {
+	s.tb.Helper()
 	var out, errs bytes.Buffer
 	c.Stdin, c.Stdout, c.Stderr = strings.NewReader(stdin), &out, &errs
 	if err := c.Start(); err != nil {
