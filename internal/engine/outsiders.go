@@ -19,6 +19,7 @@ import (
 	"github.com/docker/docker/api/types/mount"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/corral-sandbox/corral/internal/mountinfo"
 	"github.com/corral-sandbox/corral/internal/printable"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
@@ -28,8 +29,15 @@ type resident struct {
 	id, name string
 	runs     bool // or is paused, or about to be started again
 	shares   []share
-	volumes  []string // their names
+	volumes  []volumeOf
+	binds    []string // directories and files of the host's, and of its other volumes
 	ours     bool     // corral made it, for any sandbox: all have one volume of programs
+}
+
+// volumeOf is a volume of the engine's that a container was made with.
+type volumeOf struct {
+	name string
+	dir  string // of this machine, empty if the engine does not say
 }
 
 // share is something of another container's that one was made with.
@@ -45,8 +53,11 @@ func residentOf(got container.InspectResponse) resident {
 		r.runs = s.Running || s.Paused || s.Restarting
 	}
 	for _, m := range got.Mounts {
-		if m.Type == mount.TypeVolume && m.Name != "" {
-			r.volumes = append(r.volumes, m.Name)
+		switch {
+		case m.Type == mount.TypeVolume && m.Name != "":
+			r.volumes = append(r.volumes, volumeOf{m.Name, strings.TrimSuffix(m.Source, "/"+volumeData)})
+		case m.Type == mount.TypeBind && m.Source != "":
+			r.binds = append(r.binds, m.Source)
 		}
 	}
 	r.ours = got.Config != nil && got.Config.Labels[labelRole] != "" && strings.HasPrefix(r.name, mark)
@@ -83,7 +94,9 @@ func called(all []resident, ref string) *resident {
 }
 
 // sharesVolume says which volume of one of those whose identities are in of somebody
-// else's container has, and whose it is; empty if it has none.
+// else's container has, and whose it is; empty if it has none. To have its directory, or
+// what is in it, by a path of the host's is as good. Who has all of the engine's
+// directories, as what watches a machine does, has those of every sandbox.
 func (r resident) sharesVolume(all []resident, of []string) string {
 	if r.ours {
 		return ""
@@ -93,8 +106,13 @@ func (r resident) sharesVolume(all []resident, of []string) string {
 			continue
 		}
 		for _, v := range r.volumes {
-			if slices.Contains(other.volumes, v) {
-				return fmt.Sprintf("the volume %s of %s", v, other.name)
+			if slices.ContainsFunc(other.volumes, func(o volumeOf) bool { return o.name == v.name }) {
+				return fmt.Sprintf("the volume %s of %s", v.name, other.name)
+			}
+		}
+		for _, v := range other.volumes {
+			if i := slices.IndexFunc(r.binds, func(b string) bool { return v.dir != "" && mountinfo.Within(path.Clean(b), path.Clean(v.dir)) }); i >= 0 {
+				return fmt.Sprintf("the volume %s of %s, as %s of this machine", v.name, other.name, r.binds[i])
 			}
 		}
 	}

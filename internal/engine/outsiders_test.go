@@ -19,13 +19,21 @@ import (
 	"github.com/corral-sandbox/corral/internal/spec"
 )
 
+// vols are volumes of those names, where engines keep them.
+func vols(names ...string) (all []volumeOf) {
+	for _, n := range names {
+		all = append(all, volumeOf{n, "/var/lib/docker/volumes/" + n})
+	}
+	return all
+}
+
 // Whoever runs and was made with something of the gate's or the service's, by
 // identity, its beginning, or name, directly or by way of another, is named.
 func TestOutsiders(t *testing.T) {
 	const gate, service, other = "aaaa", "bbbb", "cccc"
 	sandbox := []resident{
-		{id: gate, name: "corral-gate", runs: true, volumes: []string{"guest"}, ours: true},
-		{id: service, name: "corral-main", runs: true, shares: []share{{"the network", gate}}, volumes: []string{"guest", "more"}, ours: true},
+		{id: gate, name: "corral-gate", runs: true, volumes: vols("guest"), ours: true},
+		{id: service, name: "corral-main", runs: true, shares: []share{{"the network", gate}}, volumes: vols("guest", "more"), ours: true},
 	}
 	of := func(refs ...string) (all []share) {
 		for _, r := range refs {
@@ -49,13 +57,17 @@ func TestOutsiders(t *testing.T) {
 		{"by way of one that is over", []resident{{id: "dddd", name: "y", runs: true, shares: of("x")}, {id: other, name: "x", shares: of(gate)}}, "the container y (dddd) has the network of x"},
 		{"as corral's own by its name", []resident{{id: other, name: "corral-main-2", runs: true, shares: of(gate)}}, "corral-main-2"},
 		{"what nobody has", []resident{{id: other, name: "x", runs: true, shares: of("eeee", "")}}, ""},
-		{"its volume", []resident{{id: other, name: "x", runs: true, volumes: []string{"z", "guest"}}}, "the container x (cccc) has the volume guest of corral-gate"},
-		{"the service's volume", []resident{{id: other, name: "x", runs: true, volumes: []string{"more"}}}, "has the volume more of corral-main"},
-		{"its volume, in one that is over", []resident{{id: other, name: "x", volumes: []string{"guest"}}}, ""},
-		{"another volume", []resident{{id: other, name: "x", runs: true, volumes: []string{"guest-2"}}}, ""},
-		{"its volume, in another sandbox", []resident{{id: other, name: "corral-b-main", runs: true, volumes: []string{"guest"}, ours: true}}, ""},
-		{"its network and volume, as another sandbox", []resident{{id: other, name: "corral-b-main", runs: true, shares: of(gate), volumes: []string{"guest"}, ours: true}}, "the network of corral-gate"},
-		{"what one that has its volume has", []resident{{id: other, name: "x", runs: true, volumes: []string{"guest", "z"}}, {id: "dddd", name: "y", runs: true, volumes: []string{"z"}}}, "the container x (cccc) has the volume guest"},
+		{"its volume", []resident{{id: other, name: "x", runs: true, volumes: vols("z", "guest")}}, "the container x (cccc) has the volume guest of corral-gate"},
+		{"the service's volume", []resident{{id: other, name: "x", runs: true, volumes: vols("more")}}, "has the volume more of corral-main"},
+		{"its volume, in one that is over", []resident{{id: other, name: "x", volumes: vols("guest")}}, ""},
+		{"another volume", []resident{{id: other, name: "x", runs: true, volumes: vols("guest-2")}}, ""},
+		{"its volume, in another sandbox", []resident{{id: other, name: "corral-b-main", runs: true, volumes: vols("guest"), ours: true}}, ""},
+		{"its network and volume, as another sandbox", []resident{{id: other, name: "corral-b-main", runs: true, shares: of(gate), volumes: vols("guest"), ours: true}}, "the network of corral-gate"},
+		{"what one that has its volume has", []resident{{id: other, name: "x", runs: true, volumes: vols("guest", "z")}, {id: "dddd", name: "y", runs: true, volumes: vols("z")}}, "the container x (cccc) has the volume guest"},
+		{"its volume's directory", []resident{{id: other, name: "x", runs: true, binds: []string{"/etc", "/var/lib/docker/volumes/guest"}}}, "the container x (cccc) has the volume guest of corral-gate, as /var/lib/docker/volumes/guest of this machine"},
+		{"what is in its volume", []resident{{id: other, name: "x", runs: true, binds: []string{"/var/lib/docker/volumes/more/_data/bin/"}}}, "the volume more of corral-main"},
+		{"another's directory", []resident{{id: other, name: "x", runs: true, binds: []string{"/var/lib/docker/volumes/guest-2/_data"}}}, ""},
+		{"all of the engine's, as what watches a machine", []resident{{id: other, name: "x", runs: true, binds: []string{"/", "/var/lib/docker", "/var/lib/docker/volumes"}}}, ""},
 		{"a name with an escape", []resident{{id: other, name: "x\x1b[2J", runs: true, shares: of(gate)}}, `x\x1b[2J`},
 	} {
 		got := strings.Join(outsiders(slices.Concat(tt.more, sandbox), []string{gate, service}, gate, service), "; ")
@@ -84,13 +96,13 @@ func TestResidentOf(t *testing.T) {
 		volumes string
 		ours    bool
 	}{
-		{`"Mounts":[{"Type":"volume","Name":"v","RW":false},{"Type":"volume","Name":"w","RW":true},{"Type":"bind","Name":"b"},{"Type":"volume"}]`, "[v w]", false},
-		{`"Config":{"Labels":{"` + labelRole + `":"service"}}`, "[]", true},
-		{`"Config":{"Labels":{"` + labelRole + `":""}}`, "[]", false},
-		{`"Config":{}`, "[]", false},
+		{`"Mounts":[{"Type":"volume","Name":"v","Source":"/v/_data","RW":false},{"Type":"volume","Name":"w","RW":true},{"Type":"bind","Name":"b"},{"Type":"bind","Source":"/b"},{"Type":"volume"}]`, "[{v /v} {w }] [/b]", false},
+		{`"Config":{"Labels":{"` + labelRole + `":"service"}}`, "[] []", true},
+		{`"Config":{"Labels":{"` + labelRole + `":""}}`, "[] []", false},
+		{`"Config":{}`, "[] []", false},
 	} {
 		got := residentOf(*inspected(t, `{"Id":"i","Name":"/corral-n","HostConfig":{},`+tt.more+`}`))
-		if fmt.Sprint(got.volumes) != tt.volumes || got.ours != tt.ours {
+		if fmt.Sprint(got.volumes, got.binds) != tt.volumes || got.ours != tt.ours {
 			t.Errorf("%s: %+v", tt.more, got)
 		}
 	}

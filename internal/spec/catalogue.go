@@ -420,9 +420,9 @@ var Catalogue = []Entry{
 	},
 	{
 		Kind:   "no-strangers",
-		Proves: "No container of somebody else's is in the namespaces of the service or of its gate, or has their volumes.",
+		Proves: "No container of somebody else's is in the namespaces of the service or of its gate, or was made with their volumes.",
 		How: "Asks the engine how each of its containers is made: none that runs has the network, processes, memory or volumes of the gate or the service, or of one that has, but the sandbox's own, which are known by their identities. " +
-			"The volume of programs all sandboxes of corral's have, and nobody else. One that is gone within 5 s is no fault.",
+			"The volume of programs all sandboxes of corral's have, and nobody else; the directory of one on the host, or what is in it, is as the volume. One that is gone within 5 s is no fault.",
 		Control:   "The list must have the sandbox's own containers. A container of which the engine does not say how it is made cannot be told.",
 		Witnesses: []Witness{WitnessEngine}, In: inVerify,
 	},
@@ -553,8 +553,8 @@ var OwnCatalogue = []Entry{
 	},
 	{
 		Kind:      "no-strangers",
-		Proves:    "No container of somebody else's is in its namespaces, or has its volumes.",
-		How:       "Asks the engine how each of its containers is made: none that runs has its network, processes, memory or volumes, or those of one that has, but the sandbox's own, which are known by their identities. One that is gone within 5 s is no fault.",
+		Proves:    "No container of somebody else's is in its namespaces, or was made with its volumes.",
+		How:       "Asks the engine how each of its containers is made: none that runs has its network, processes, memory or volumes, or those of one that has, but the sandbox's own, which are known by their identities; the directory of a volume on the host, or what is in it, is as the volume. One that is gone within 5 s is no fault.",
 		Control:   "The list must have the container itself. A container of which the engine does not say how it is made cannot be told.",
 		Witnesses: []Witness{WitnessEngine}, In: inOwn,
 	},
