@@ -85,7 +85,7 @@ has started.`,
 		{"run", "Run:", true, []*cobra.Command{a.run(), a.up(), a.shell(), a.refresh(), a.build(), a.down()}},
 		{"look", "Look:", true, []*cobra.Command{a.status(), a.traffic(), a.logs(), a.verify()}},
 		{"policy", "Policy:", true, []*cobra.Command{a.policyCommand(), a.render()}},
-		{machineGroup, "This machine:", false, []*cobra.Command{a.install(), a.version()}},
+		{machineGroup, "This machine:", false, []*cobra.Command{a.install(), a.ps(), a.version()}},
 	} {
 		root.AddGroup(&cobra.Group{ID: g.id, Title: g.title})
 		for _, c := range g.commands {

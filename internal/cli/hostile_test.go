@@ -91,6 +91,12 @@ func TestNothingHostileIsShown(t *testing.T) {
 				health.Gate = &gate
 				return (&app{out: w, err: w}).showStatus(statusReport{Sandbox: text, Services: []engine.Health{health}}, true)
 			},
+			"ps": func(w *strings.Builder) error {
+				return (&app{out: w, err: w}).showSandboxes(sandboxList{Sandboxes: []sandboxUp{spoilt[sandboxUp](text)}}, false, noon)
+			},
+			"ps --json": func(w *strings.Builder) error {
+				return (&app{out: w, err: w}).showSandboxes(sandboxList{Sandboxes: []sandboxUp{spoilt[sandboxUp](text)}}, true, noon)
+			},
 			"traffic": func(w *strings.Builder) error {
 				r := trafficReport{Sandbox: text}
 				r.add(text, gate, policy.Circumstances{}, trafficWish{})

@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/pkg/stdcopy"
@@ -32,6 +33,7 @@ type Member struct {
 	Address  netip.Addr // a gate's planned address
 	Instance string     // the gate instance that a service was started behind
 	State    string     // the engine's word: running, exited, created…
+	Created  time.Time  // by the engine's clock, in whole seconds
 	Policy   string
 	Digest   string       // of the policy that it was made from
 	Config   string       // digests of what was asked of the engine, see Differs
@@ -69,6 +71,7 @@ func (e *Engine) Members(ctx context.Context, policy string) ([]Member, error) {
 			Sandbox:  c.Labels[labelSandbox],
 			Running:  c.State == "running",
 			State:    c.State,
+			Created:  time.Unix(c.Created, 0),
 			Instance: c.Labels[labelInstance],
 			Policy:   c.Labels[labelPolicy],
 			Digest:   c.Labels[labelDigest],

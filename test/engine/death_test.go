@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -203,6 +204,9 @@ func TestDeath(t *testing.T) {
 			if !strings.Contains(r.out, c.status) || (r.code == 0) != c.itself {
 				t.Errorf("status: %v", r)
 			}
+			if u := psRow(t, s); u.Purpose != "daemon" || len(u.Services) != 1 || u.Well != c.itself || !c.itself && !strings.Contains(u.Services[0].State, c.status) {
+				t.Errorf("ps: %+v", u)
+			}
 			if !c.slow {
 				if r := s.corral("verify"); (r.code == 0) != c.itself || !c.itself && !strings.Contains(r.err, strings.Split(c.status, ":")[0]) {
 					t.Errorf("verify: %v", r)
@@ -291,4 +295,30 @@ func TestRunAfterBothWereLost(t *testing.T) {
 	if r := s.sh("echo well"); r.code != 0 || r.out != "well\n" {
 		t.Error(r)
 	}
+}
+
+// psSandbox is a sandbox as corral ps lists it.
+type psSandbox struct {
+	Sandbox, Purpose, Policy string
+	Created                  time.Time
+	Well                     bool
+	Services                 []struct {
+		Service, State string
+		OK             bool
+	}
+}
+
+// psRow is the row of a sandbox among those of the whole machine.
+func psRow(t *testing.T, s *sandbox) (row psSandbox) {
+	t.Helper()
+	r := s.corral("ps", "--json")
+	var all struct{ Sandboxes []psSandbox }
+	if err := json.Unmarshal([]byte(r.out), &all); err != nil || r.code != 0 {
+		t.Fatalf("ps: %v, %v", r, err)
+	}
+	rows := slices.DeleteFunc(all.Sandboxes, func(u psSandbox) bool { return u.Sandbox != s.id })
+	if len(rows) != 1 || rows[0].Policy != filepath.Join(s.dir, "corral.yaml") || time.Since(rows[0].Created) > time.Hour {
+		t.Fatalf("%d rows: %s", len(rows), r.out)
+	}
+	return rows[0]
 }

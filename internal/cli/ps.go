@@ -1,0 +1,136 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/corral-sandbox/corral/internal/engine"
+	"github.com/corral-sandbox/corral/internal/printable"
+	"github.com/corral-sandbox/corral/internal/spec"
+)
+
+func (a *app) ps() *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "ps",
+		Short: "List every sandbox on this machine",
+		Long: `Lists what is up on this machine's engine, whoever's it is and wherever you are:
+which sandbox, what it was brought up for, how it is, since when, and its policy.
+corral status, in a project, says more of one.`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			list, err := a.sandboxes(c.Context())
+			if err != nil {
+				return err
+			}
+			return a.showSandboxes(list, asJSON, time.Now())
+		},
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "as JSON")
+	return c
+}
+
+// sandboxList is what ps says.
+type sandboxList struct {
+	Version   int         `json:"version"`
+	Sandboxes []sandboxUp `json:"sandboxes"`
+}
+
+// sandboxUp is one sandbox of which anything is left.
+type sandboxUp struct {
+	Sandbox string `json:"sandbox"`
+	// Purpose is run, daemon (corral up), verify, demo or check.
+	Purpose string `json:"purpose"`
+	Policy  string `json:"policy"`
+	// Created is when the first of its containers was made.
+	Created  time.Time       `json:"created"`
+	Well     bool            `json:"well"`
+	Services []serviceStatus `json:"services"`
+}
+
+type serviceStatus struct {
+	Service string `json:"service"`
+	State   string `json:"state"` // running, or what is wrong in plain words
+	OK      bool   `json:"ok"`
+}
+
+// sandboxes looks at all that is up, sorted by name. Each is asked beside the others.
+func (a *app) sandboxes(ctx context.Context) (sandboxList, error) {
+	r := sandboxList{Version: spec.Version, Sandboxes: []sandboxUp{}}
+	e, err := a.connect(ctx)
+	if err != nil {
+		return r, err
+	}
+	all, err := e.Members(ctx, "")
+	if err != nil {
+		return r, err
+	}
+	var of [][]engine.Member
+	for _, m := range all {
+		i := slices.IndexFunc(of, func(o []engine.Member) bool { return o[0].Sandbox == m.Sandbox && o[0].Policy == m.Policy })
+		if i < 0 {
+			i, of = len(of), append(of, nil)
+		}
+		of[i] = append(of[i], m)
+	}
+	slices.SortStableFunc(of, func(x, y []engine.Member) int { return strings.Compare(x[0].Sandbox, y[0].Sandbox) })
+	r.Sandboxes = make([]sandboxUp, len(of))
+	var wg sync.WaitGroup
+	for i, members := range of {
+		wg.Go(func() { r.Sandboxes[i] = sandbox(members, e.Health(ctx, members)) })
+	}
+	wg.Wait()
+	return r, ctx.Err()
+}
+
+// sandbox sums up the containers of one.
+func sandbox(members []engine.Member, health []engine.Health) sandboxUp {
+	s := sandboxUp{Sandbox: members[0].Sandbox, Purpose: members[0].Purpose, Policy: members[0].Policy, Well: true, Services: []serviceStatus{}}
+	for _, m := range members {
+		if s.Created.IsZero() || m.Created.Before(s.Created) {
+			s.Created = m.Created
+		}
+	}
+	for _, h := range health {
+		s.Services = append(s.Services, serviceStatus{Service: h.Service, State: h.State, OK: unwell(h) == ""})
+		s.Well = s.Well && unwell(h) == ""
+	}
+	return s
+}
+
+// purposes are what people call what a sandbox is for.
+var purposes = map[string]string{
+	engine.PurposeRun:    "run",
+	engine.PurposeDaemon: "always on",
+	engine.PurposeVerify: "a proof",
+	engine.PurposeDemo:   "the demo",
+	engine.PurposeCheck:  "a check of this machine",
+}
+
+func (a *app) showSandboxes(r sandboxList, asJSON bool, now time.Time) error {
+	if asJSON {
+		_, err := a.out.Write(printable.JSON(spec.Encode(r)))
+		return err
+	}
+	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "SANDBOX\tFOR\tSTATE\tAGE\tPOLICY")
+	for _, s := range r.Sandboxes {
+		state := "well"
+		if i := slices.IndexFunc(s.Services, func(v serviceStatus) bool { return !v.OK }); i >= 0 {
+			state = s.Services[i].Service + ": " + s.Services[i].State
+		}
+		purpose, known := purposes[s.Purpose]
+		if !known {
+			purpose = s.Purpose
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", cell(s.Sandbox), cell(purpose), cell(state), age(now.Sub(s.Created)), cut(printable.Escape(s.Policy), mostState))
+	}
+	return w.Flush()
+}
