@@ -156,10 +156,11 @@ func TestDeath(t *testing.T) {
 			awaitLog(t, s.gate(), "did not answer and was killed", 1)
 		}, "its worker was replaced", true, false, "is up already"},
 		"out of memory": {func(t *testing.T, s *sandbox) {
-			// Hardly more than it has, whatever that is by then; who asks may be ended too.
+			// Hardly more than it has, whatever that is by then, and no longer than somebody asks,
+			// who may be ended too: PID 1 is next.
 			// Past the engine, which cannot take a limit back.
 			file, none := memoryLimit(t, s.gate())
-			run(t, "timeout", "60", "sh", "-c", fmt.Sprintf("until docker logs %[1]s 2>&1 | grep -q 'starting another'; do for m in 7 8 9 10 11 12 14; do echo ${m}M >%[3]s && break; done; docker exec %[1]s %[2]s/bin/corral-gate status; done >/dev/null 2>&1; echo %[4]s >%[3]s", s.gate(), spec.GuestDir, file, none))
+			run(t, "timeout", "60", "sh", "-c", fmt.Sprintf("until docker logs %[1]s 2>&1 | grep -q 'starting another'; do for m in 7 8 9 10 11 12 14; do echo ${m}M >%[3]s && break; done; docker exec %[1]s %[2]s/bin/corral-gate status; echo %[4]s >%[3]s; done >/dev/null 2>&1", s.gate(), spec.GuestDir, file, none))
 			run(t, "timeout", "30", "sh", "-c", fmt.Sprintf("until docker exec %s %s/bin/corral-gate status >/dev/null; do :; done", s.gate(), spec.GuestDir))
 		}, "its worker was replaced", true, false, "is up already"},
 		"PID 1 killed": {func(t *testing.T, s *sandbox) {
