@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -23,11 +24,25 @@ const (
 	lockLook = time.Second
 )
 
+// turn is this process's own: who has it knows that a lock of this process is one that
+// an engine which ended meanwhile did not take back.
+var turn = make(chan struct{}, 1)
+
 // lock takes the machine-wide lock: a container name that only one can
 // create, whoever the user and whatever their files. The result gives it back.
 func (e *Engine) lock(ctx context.Context, image string) (unlock func() error, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, lockWithin, errors.New("waited too long"))
 	defer cancel()
+	select {
+	case turn <- struct{}{}:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	defer func() {
+		if err != nil {
+			<-turn
+		}
+	}()
 	told := false
 	for {
 		id, err := e.create(ctx, request{
@@ -36,7 +51,7 @@ func (e *Engine) lock(ctx context.Context, image string) (unlock func() error, e
 			host:   &container.HostConfig{NetworkMode: "none"},
 		})
 		if err == nil {
-			return func() error { return e.remove(ctx, id) }, nil
+			return sync.OnceValue(func() error { defer func() { <-turn }(); return e.remove(ctx, id) }), nil
 		}
 		if !errdefs.IsConflict(err) {
 			return nil, fmt.Errorf("machine-wide lock: %w", err)
@@ -48,7 +63,7 @@ func (e *Engine) lock(ctx context.Context, image string) (unlock func() error, e
 		if err != nil {
 			return nil, fmt.Errorf("machine-wide lock: %w", err)
 		}
-		if stale(held) {
+		if stale(held) || held.Config.Labels[labelOwner] == owner(os.Getpid()) {
 			if err := e.remove(ctx, held.ID); err != nil {
 				return nil, fmt.Errorf("machine-wide lock of a process that is gone: %w", err)
 			}
