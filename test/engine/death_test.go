@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -90,6 +91,51 @@ func memoryLimit(t testing.TB, container string) (file, none string) {
 	return file, none
 }
 
+// starve leaves a gate hardly more memory than it has until the kernel has ended one of
+// its processes, and not a moment longer: the worker is the first, PID 1 would be another
+// one. Past the engine, which cannot take a limit back.
+func starve(t testing.TB, gate string) {
+	t.Helper()
+	file, none := memoryLimit(t, gate)
+	ended := func() (n int) {
+		for _, events := range []string{"memory.oom_control", "memory.events"} { // of the first and the second version
+			b, _ := os.ReadFile(filepath.Join(filepath.Dir(file), events))
+			for line := range strings.Lines(string(b)) {
+				if count, is := strings.CutPrefix(strings.TrimSpace(line), "oom_kill "); is {
+					n, _ = strconv.Atoi(count)
+				}
+			}
+		}
+		return n
+	}
+	set := func(limit string) error { return os.WriteFile(file, []byte(limit), 0) }
+	before := ended()
+	for late := time.Now().Add(time.Minute); ended() == before; {
+		if time.Now().After(late) {
+			t.Fatal("the kernel ended nothing of it")
+		}
+		for mib := 7; mib < 15 && set(fmt.Sprintf("%dM", mib)) != nil; mib++ {
+		}
+		asks := exec.Command("docker", "exec", gate, spec.GuestDir+"/bin/corral-gate", "status")
+		if err := asks.Start(); err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan struct{})
+		go func() { _ = asks.Wait(); close(done) }() // it may be ended, too
+		for over := false; !over && ended() == before; {
+			select {
+			case <-done:
+				over = true
+			case <-time.After(time.Millisecond):
+			}
+		}
+		if err := set(none); err != nil {
+			t.Fatal(err)
+		}
+		<-done
+	}
+}
+
 func signal(t testing.TB, pid int, sig syscall.Signal) {
 	t.Helper()
 	if err := syscall.Kill(pid, sig); err != nil {
@@ -156,11 +202,8 @@ func TestDeath(t *testing.T) {
 			awaitLog(t, s.gate(), "did not answer and was killed", 1)
 		}, "its worker was replaced", true, false, "is up already"},
 		"out of memory": {func(t *testing.T, s *sandbox) {
-			// Hardly more than it has, whatever that is by then, and no longer than somebody asks,
-			// who may be ended too: PID 1 is next.
-			// Past the engine, which cannot take a limit back.
-			file, none := memoryLimit(t, s.gate())
-			run(t, "timeout", "60", "sh", "-c", fmt.Sprintf("until docker logs %[1]s 2>&1 | grep -q 'starting another'; do for m in 7 8 9 10 11 12 14; do echo ${m}M >%[3]s && break; done; docker exec %[1]s %[2]s/bin/corral-gate status; echo %[4]s >%[3]s; done >/dev/null 2>&1", s.gate(), spec.GuestDir, file, none))
+			starve(t, s.gate())
+			awaitLog(t, s.gate(), "starting another", 1)
 			run(t, "timeout", "30", "sh", "-c", fmt.Sprintf("until docker exec %s %s/bin/corral-gate status >/dev/null; do :; done", s.gate(), spec.GuestDir))
 		}, "its worker was replaced", true, false, "is up already"},
 		"PID 1 killed": {func(t *testing.T, s *sandbox) {
