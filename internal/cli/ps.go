@@ -92,7 +92,7 @@ func (a *app) sandboxes(ctx context.Context) (sandboxList, error) {
 
 // sandbox sums up the containers of one.
 func sandbox(members []engine.Member, health []engine.Health) sandboxUp {
-	s := sandboxUp{Sandbox: members[0].Sandbox, Purpose: members[0].Purpose, Policy: members[0].Policy, Well: true, Services: []serviceStatus{}}
+	s := sandboxUp{Sandbox: members[0].Sandbox, Purpose: members[0].Purpose, Policy: members[0].Policy, Well: len(health) > 0, Services: []serviceStatus{}}
 	for _, m := range members {
 		if s.Created.IsZero() || m.Created.Before(s.Created) {
 			s.Created = m.Created
@@ -123,6 +123,9 @@ func (a *app) showSandboxes(r sandboxList, asJSON bool, now time.Time) error {
 	fmt.Fprintln(w, "SANDBOX\tFOR\tSTATE\tAGE\tPOLICY")
 	for _, s := range r.Sandboxes {
 		state := "well"
+		if !s.Well {
+			state = "nothing of it runs"
+		}
 		if i := slices.IndexFunc(s.Services, func(v serviceStatus) bool { return !v.OK }); i >= 0 {
 			state = s.Services[i].Service + ": " + s.Services[i].State
 		}
