@@ -191,14 +191,14 @@ func network(name, bridge, subnet string) string {
 // connects.
 const unfenced = `  unfenced:
     image: debian:bookworm-slim
-    command: [perl, -MIO::Socket::INET, -e, '$$l = IO::Socket::INET->new(Listen => 9, LocalPort => 80) or die; while ($$c = $$l->accept) { print $$c "hello\n"; close $$c }']
+    command: [perl, -MIO::Socket::INET, -e, '$$SIG{PIPE} = "IGNORE"; $$l = IO::Socket::INET->new(Listen => 9, LocalPort => 80) or die; while ($$c = $$l->accept) { print $$c "hello\n"; close $$c }']
     init: true
 `
 
 // listens starts a listener in a service and waits for it.
 func (o *other) listens(service string, port int) {
 	o.t.Helper()
-	script := fmt.Sprintf(`perl -MIO::Socket::INET -e '$l = IO::Socket::INET->new(Listen => 9, LocalPort => %d) or die; exit if fork; close STDOUT; close STDERR; while ($c = $l->accept) { close $c }'`, port)
+	script := fmt.Sprintf(`perl -MIO::Socket::INET -e '$SIG{PIPE} = "IGNORE"; $l = IO::Socket::INET->new(Listen => 9, LocalPort => %d) or die; exit if fork; close STDOUT; close STDERR; while ($c = $l->accept) { close $c }'`, port)
 	if r := o.in(service, script); r.code != 0 {
 		o.t.Fatalf("%s: %v", service, r)
 	}
