@@ -292,7 +292,7 @@ var Catalogue = []Entry{
 		Kind:   "names-only-pinned",
 		Proves: "Listed names lead where the gate pinned them; every other name does not exist.",
 		How: "Each listed name has the same addresses in /etc/hosts and from the gate, that of the host the gateway's only, and /etc/hosts has no line but theirs, loopback's and the container's own. A fresh random name is NXDOMAIN from the gate, with the error that means blocked, " +
-			"and does not exist by the ordinary way either, within a second.",
+			"and does not exist by the ordinary way either, within two seconds.",
 		Control:   "The listed names resolve at the same server by the same way; where nothing is listed there is none, and that the gate says why the name does not exist is what tells it from any other server.",
 		Witnesses: agentAndGate, In: inAll,
 	},

@@ -337,31 +337,21 @@ func (e *env) verdicts(ctx context.Context, p spec.Probe, mark uint64) []spec.Ve
 	return all
 }
 
-// chaosTries are how often a question to the gate is asked again: a neighbour
-// that floods it with lookups makes it lose some.
-const chaosTries = 4
-
 // errMute is a gate that took every question, as far as can be told, and answered none.
-var errMute = fmt.Errorf("is silent: %d questions, and no answer to any within %v", chaosTries, answerLimit)
+var errMute = fmt.Errorf("is silent: asked every %v, and no answer within %v", askAgain, answerLimit)
 
 // chaos asks the gate for a text of its own.
-func (e *env) chaos(ctx context.Context, name string) (texts []string, err error) {
+func (e *env) chaos(ctx context.Context, name string) ([]string, error) {
 	if e.mute != nil {
 		return nil, e.mute
 	}
-	for range chaosTries {
-		var a answer
-		if a, err = e.ask(ctx, name, dnsmessage.TypeTXT, dnsmessage.ClassCHAOS); err == nil {
-			if a.rcode != dnsmessage.RCodeSuccess {
-				return nil, fmt.Errorf("%v says %v", e.dns, a.rcode)
-			}
-			return a.texts, nil
-		}
-		if errors.Is(err, unix.ECONNREFUSED) || ctx.Err() != nil {
-			break
-		}
-	}
-	if fateOf(err) == silent && ctx.Err() == nil {
+	a, err := e.ask(ctx, name, dnsmessage.TypeTXT, dnsmessage.ClassCHAOS)
+	switch {
+	case err == nil && a.rcode == dnsmessage.RCodeSuccess:
+		return a.texts, nil
+	case err == nil:
+		return nil, fmt.Errorf("%v says %v", e.dns, a.rcode)
+	case fateOf(err) == silent && ctx.Err() == nil:
 		return nil, fmt.Errorf("%v %w", e.dns, errMute)
 	}
 	return nil, fmt.Errorf("%v does not answer: %w", e.dns, cause(err))

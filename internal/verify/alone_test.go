@@ -369,10 +369,10 @@ func TestAloneBesideAGateThatHangs(t *testing.T) {
 	var out strings.Builder
 	start := time.Now()
 	err = verifyAlone(t.Context(), []string{"--json"}, e, &out)
-	if took := time.Since(start); err == nil || took < chaosTries*answerLimit || took > (chaosTries+2)*answerLimit {
+	if took := time.Since(start); err == nil || took < answerLimit || took > 2*answerLimit {
 		t.Errorf("after %v: %v", took, err)
 	}
-	want := fmt.Sprintf(`"check":"gate-answers","result":"failed","detail":"a gate, or something in its place, is here and does not answer: %v is silent: 4 questions, and no answer to any within 1s","hint":%q`, e.dns, hangHint)
+	want := fmt.Sprintf(`"check":"gate-answers","result":"failed","detail":"a gate, or something in its place, is here and does not answer: %v is silent: asked every 50ms, and no answer within 2s","hint":%q`, e.dns, hangHint)
 	if !strings.Contains(out.String(), want) {
 		t.Errorf("%s", out.String())
 	}

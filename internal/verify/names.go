@@ -21,8 +21,13 @@ import (
 // edeBlocked is the Extended DNS Error "Blocked" (RFC 8914).
 const edeBlocked = 15
 
-// answerLimit is how soon the gate must answer: it asks nobody.
-const answerLimit = time.Second
+const (
+	// answerLimit is how soon the gate must answer: it asks nobody.
+	answerLimit = 2 * time.Second
+	// askAgain is how often a question is put until then: of a gate that somebody
+	// floods with lookups the kernel takes only some.
+	askAgain = 50 * time.Millisecond
+)
 
 // answer is a DNS reply, as far as checks need it.
 type answer struct {
@@ -81,7 +86,54 @@ func parseAnswer(b []byte, id uint16) (answer, error) {
 	return a, nil
 }
 
-// ask puts one question to the gate.
+// insistent is a way to a names server by UDP on which the last question is put
+// again until there is an answer.
+type insistent struct {
+	*net.UDPConn
+	question []byte
+	deadline time.Time
+}
+
+// insist is a dialer of the net package's resolver. Where that wants TCP it gets that.
+func insist(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, network, address)
+	if udp, ok := conn.(*net.UDPConn); ok && err == nil {
+		return &insistent{UDPConn: udp}, nil
+	}
+	return conn, err
+}
+
+func (c *insistent) SetDeadline(t time.Time) error {
+	c.deadline = t
+	return c.UDPConn.SetDeadline(t)
+}
+
+func (c *insistent) Write(b []byte) (int, error) {
+	c.question = slices.Clone(b)
+	return c.UDPConn.Write(b)
+}
+
+func (c *insistent) Read(b []byte) (int, error) {
+	for {
+		next := time.Now().Add(askAgain)
+		last := !c.deadline.IsZero() && !next.Before(c.deadline)
+		if last {
+			next = c.deadline
+		}
+		if err := c.SetReadDeadline(next); err != nil {
+			return 0, err
+		}
+		n, err := c.UDPConn.Read(b)
+		if last || !errors.Is(err, os.ErrDeadlineExceeded) {
+			return n, err
+		}
+		if _, err := c.UDPConn.Write(c.question); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// ask puts a question to the gate.
 func (e *env) ask(ctx context.Context, name string, typ dnsmessage.Type, class dnsmessage.Class) (answer, error) {
 	var id [2]byte
 	_, _ = rand.Read(id[:])
@@ -92,8 +144,7 @@ func (e *env) ask(ctx context.Context, name string, typ dnsmessage.Type, class d
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "udp", e.dns.String())
+	conn, err := insist(ctx, "udp", e.dns.String())
 	if err != nil {
 		return answer{}, err
 	}

@@ -26,6 +26,7 @@ type gateDNS struct {
 	said        string              // the verdict on every probe
 	links       map[string][]string // by spec.LinkName
 	deaf        bool                // to questions about links
+	loses       int                 // of so many datagrams it takes the last one
 }
 
 // serve starts g on loopback and points e's two ways to it.
@@ -39,18 +40,20 @@ func (g gateDNS) serve(t *testing.T, e *env) {
 	go g.answer(conn)
 	e.dns = netip.MustParseAddrPort(conn.LocalAddr().String())
 	e.resolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
-		var d net.Dialer
-		return d.DialContext(ctx, "udp", e.dns.String())
+		return insist(ctx, "udp", e.dns.String())
 	}}
 }
 
 // answer serves until conn is closed.
 func (g gateDNS) answer(conn net.PacketConn) {
 	b := make([]byte, 4096)
-	for {
+	for came := 1; ; came++ {
 		n, from, err := conn.ReadFrom(b)
 		if err != nil {
 			return
+		}
+		if g.loses > 0 && came%g.loses != 0 {
+			continue
 		}
 		var m dnsmessage.Message
 		if m.Unpack(b[:n]) != nil || len(m.Questions) != 1 {
@@ -116,6 +119,7 @@ func TestNamesOnlyPinned(t *testing.T) {
 	}{
 		{"as pinned", gateDNS{pins: pins}, hosts, []string{"api.allowed.test"}, spec.OK, ""},
 		{"no names", gateDNS{}, "", nil, spec.OK, ""},
+		{"flooded by somebody else", gateDNS{pins: pins, loses: 6}, hosts, []string{"api.allowed.test"}, spec.OK, ""},
 		{"not in hosts", gateDNS{pins: pins}, "", []string{"api.allowed.test"}, spec.Failed, "in /etc/hosts"},
 		{"hosts has more", gateDNS{pins: pins}, hosts + "192.0.2.3 api.allowed.test\n", []string{"api.allowed.test"}, spec.Failed, "192.0.2.3"},
 		{"a name more", gateDNS{pins: pins}, hosts + "44.10.0.66 evil.test\n", []string{"api.allowed.test"}, spec.Failed, "/etc/hosts has a line of nobody's: 44.10.0.66 evil.test"},

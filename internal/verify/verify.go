@@ -101,7 +101,7 @@ func newEnv() *env {
 	e := &env{
 		home:     os.Getenv("HOME"),
 		dns:      netip.MustParseAddrPort("127.0.0.1:53"),
-		resolver: &net.Resolver{PreferGo: true},
+		resolver: &net.Resolver{PreferGo: true, Dial: insist},
 		ports:    newPorts(),
 		settle:   settleWithin,
 	}
