@@ -16,7 +16,7 @@ PARALLEL ?= $(shell echo $$((2 * $$(nproc))))
 
 # As root nothing may be skipped; anybody else runs what the machine allows.
 ifeq ($(shell id -u),0)
-export CORRAL_REQUIRE ?= netns,engine,harness
+export CORRAL_REQUIRE ?= netns,engine,harness,systemd
 endif
 
 .PHONY: help setup build image check test mutants fuzz bench demo ci long

@@ -35,6 +35,7 @@ type app struct {
 	yes      bool   // --accept
 	quiet    bool   // says nothing of where the project is
 	unasked  bool   // nobody is there to be asked
+	hooked   bool   // hooks ran for the start that is under way, or are not to
 }
 
 // Main runs one command line.
@@ -59,6 +60,7 @@ one policy file lists, and proves from the inside that it is so.`,
   corral run                     the agent, in this project
   corral run -- run "fix it"     the same, with arguments of its own
   corral up                      an agent that is always on (mode: daemon)
+  corral enable                  the same, from every boot on
   corral shell                   a shell beside the agent
   corral verify                  proves the fence
 
@@ -82,7 +84,7 @@ has started.`,
 		commands  []*cobra.Command
 	}{
 		{"start", "Start:", false, []*cobra.Command{a.init(), a.demo()}},
-		{"run", "Run:", true, []*cobra.Command{a.run(), a.up(), a.shell(), a.refresh(), a.build(), a.down()}},
+		{"run", "Run:", true, []*cobra.Command{a.run(), a.up(), a.shell(), a.refresh(), a.build(), a.down(), a.enable(), a.disable()}},
 		{"look", "Look:", true, []*cobra.Command{a.status(), a.traffic(), a.logs(), a.verify()}},
 		{"policy", "Policy:", true, []*cobra.Command{a.policyCommand(), a.render()}},
 		{machineGroup, "This machine:", false, []*cobra.Command{a.install(), a.ps(), a.version()}},
@@ -190,6 +192,15 @@ func (a *app) sayf(format string, args ...any) {
 		lines[i] = printable.Escape(l)
 	}
 	fmt.Fprintln(plain{a.err}, strings.Join(lines, "\n"))
+}
+
+// invalid reports whether an error is a mistake in the policy or the request.
+func invalid(err error) bool {
+	var known *exit.Error
+	if errors.As(err, &known) {
+		return known.Status == exit.Invalid
+	}
+	return errors.As(err, new(diag.List)) || status(err) == exit.Invalid
 }
 
 func status(err error) int {

@@ -21,8 +21,9 @@ agent of a corral run that looks after it is ended at once.
 
 A corral run that looks after it says that the sandbox was taken down, and exits
 with 1; a corral up --watch of yours ends; one of another user's brings it up
-again, since what is to be up is each user's own to say. The project's image
-stays, for the next run.`,
+again, since what is to be up is each user's own to say. One that corral enable
+has started ends too, until the next boot or login. The project's image stays,
+for the next run.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			e, file, members, err := a.here(c.Context())
@@ -50,6 +51,7 @@ stays, for the next run.`,
 			if err := unwanted(file); err != nil {
 				return err
 			}
+			a.stopUnits(c.Context(), file)
 			if err := e.Down(c.Context(), members); err != nil {
 				return err
 			}

@@ -39,6 +39,7 @@ type project struct {
 
 	shields  []wayback.Bind // of host.Shields all that is known
 	accepted bool           // a person said yes to all that it grants
+	wanted   bool           // it is on record that it is to be up
 	secrets  []secret.Var   // of the env_file
 }
 

@@ -49,6 +49,8 @@ type sandboxUp struct {
 	// Purpose is run, daemon (corral up), verify, demo or check.
 	Purpose string `json:"purpose"`
 	Policy  string `json:"policy"`
+	// Enabled says that systemd brings it up for who asks: corral enable did that.
+	Enabled bool `json:"enabled"`
 	// Created is when the first of its containers was made.
 	Created  time.Time       `json:"created"`
 	Well     bool            `json:"well"`
@@ -87,6 +89,11 @@ func (a *app) sandboxes(ctx context.Context) (sandboxList, error) {
 		wg.Go(func() { r.Sandboxes[i] = sandbox(members, e.Health(ctx, members)) })
 	}
 	wg.Wait()
+	// What cannot be told is none of it.
+	own, _ := ownUnits(func(string) bool { return true })
+	for i, s := range r.Sandboxes {
+		r.Sandboxes[i].Enabled = slices.ContainsFunc(own, func(u enabledUnit) bool { return u.starts && u.sandbox == s.Sandbox })
+	}
 	return r, ctx.Err()
 }
 
@@ -132,6 +139,9 @@ func (a *app) showSandboxes(r sandboxList, asJSON bool, now time.Time) error {
 		purpose, known := purposes[s.Purpose]
 		if !known {
 			purpose = s.Purpose
+		}
+		if s.Enabled && s.Purpose == engine.PurposeDaemon {
+			purpose += ", enabled"
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", cell(s.Sandbox), cell(purpose), cell(state), age(now.Sub(s.Created)), cut(printable.Escape(s.Policy), mostState))
 	}

@@ -98,6 +98,7 @@ func (a *app) ready(ctx context.Context, p *project, to purpose) error {
 		if err := a.preLaunch(ctx, p); err != nil {
 			return err
 		}
+		a.hooked = true
 	}
 	if to == toRead {
 		err = p.furnished()

@@ -53,6 +53,7 @@ func (a *app) observe(ctx context.Context) (statusReport, error) {
 		return statusReport{}, err
 	}
 	r := statusReport{Version: spec.Version, WayBack: []changedFile{}}
+	r.Unit = unitOf(ctx, file)
 	if len(members) == 0 {
 		a.quiet = true
 		p, err := a.load()
@@ -117,6 +118,8 @@ type statusReport struct {
 	// has no read-only bind over it any more.
 	Unbound  bool            `json:"policy_unbound"`
 	Services []engine.Health `json:"services"`
+	// Unit is what corral enable made, if it did.
+	Unit *unitReport `json:"unit,omitempty"`
 	// Relays carry what the policy opens of the host's loopback.
 	Relays []engine.RelayHealth `json:"relays,omitempty"`
 	// WayBack is what the agent changed that this machine would execute.
@@ -175,6 +178,9 @@ func (a *app) showStatus(r statusReport, asJSON bool) error {
 	}
 	if r.Unbound {
 		fmt.Fprintln(w, bindGone)
+	}
+	if r.Unit != nil {
+		fmt.Fprintf(w, "%s\n", r.Unit.words())
 	}
 	for _, h := range r.Services {
 		fmt.Fprintf(w, "%s: %s\n", cell(h.Service), cut(printable.Escape(h.State), mostState))

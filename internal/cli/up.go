@@ -14,6 +14,7 @@ import (
 	"github.com/corral-sandbox/corral/internal/engine"
 	"github.com/corral-sandbox/corral/internal/exit"
 	"github.com/corral-sandbox/corral/internal/host"
+	"github.com/corral-sandbox/corral/internal/plan"
 	"github.com/corral-sandbox/corral/internal/policy"
 	"github.com/corral-sandbox/corral/internal/spec"
 	"github.com/corral-sandbox/corral/internal/state"
@@ -34,25 +35,24 @@ gate is refreshed in place. It returns when all of it runs.
 The hooks of the policy run when it starts from nothing: the first time, and after
 a corral down, which tells what the agent changed. Whatever else it does runs none.
 
-With --watch it stays, follows the engine, and heals what ends. A signal ends
-the watch and leaves the sandbox up.`,
+With --watch it stays, follows the engine, and heals what ends. It waits for an
+engine that does not answer yet, for names that do not resolve yet, and for
+services of this machine that do not listen yet. A signal ends the watch and
+leaves the sandbox up. corral enable has systemd start one at every boot.`,
 		Example: `  corral up
   corral up --watch`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if watch {
+				return a.upAndWatch(c.Context())
+			}
 			return a.with(c.Context(), func(p *project, e *engine.Engine) error {
-				notes, err := a.bringUp(c.Context(), e, p)
-				if !watch || !watchable(err) {
-					return err
-				}
-				if err != nil {
-					a.report(err)
-				}
-				return a.keepUp(c.Context(), e, p, notes, err)
+				_, err := a.bringUp(c.Context(), e, p)
+				return err
 			})
 		},
 	}
-	c.Flags().BoolVar(&watch, "watch", false, "stay, and heal what ends")
+	c.Flags().BoolVar(&watch, "watch", false, "stay, wait for what is not there yet, and heal what ends")
 	c.Flags().Bool("wait", true, "return when all of it runs, as it does anyway")
 	a.acceptFlag(c)
 	return c
@@ -61,6 +61,65 @@ the watch and leaves the sandbox up.`,
 // watchable reports whether what bringUp gave is no reason to go: all of it is up,
 // or was, and the gate has to try again.
 func watchable(err error) bool { return err == nil || errors.Is(err, errUnended) }
+
+// upAndWatch brings it up, as soon as that can be, and keeps it so. The yes comes
+// first: it is to the policy of now, however long the rest takes.
+func (a *app) upAndWatch(ctx context.Context) error {
+	p, err := a.load()
+	if err != nil {
+		return err
+	}
+	err = a.lasting(ctx, p)
+	if unresolvable(err) {
+		err = a.accept(ctx, p)
+	}
+	if err != nil {
+		return err
+	}
+	var notes []string
+	e, err := a.connect(ctx)
+	if err == nil {
+		notes, err = a.bringUp(ctx, e, p)
+	}
+	if !watchable(err) && !passing(ctx, e, err) {
+		return err
+	}
+	if err != nil {
+		a.report(err)
+	}
+	if !p.wanted {
+		home, err := state.Home()
+		if err == nil {
+			err = state.SetWanted(home, p.id(), true)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return a.keepUp(ctx, e, p, notes, err)
+}
+
+// unresolvable reports whether a plan failed for want of a name server: at boot
+// this machine may learn of one late.
+func unresolvable(err error) bool { return errors.As(err, new(plan.ErrNoResolver)) }
+
+// passing reports whether what kept a sandbox down is of the kind that ends without
+// the person: an engine that is away, a gate that stays closed for want of names, a
+// service of this machine that does not listen. What is invalid stays so.
+func passing(ctx context.Context, e *engine.Engine, err error) bool {
+	var unusable *engine.NotUsable
+	switch {
+	case err == nil || ctx.Err() != nil:
+		return false
+	case errors.As(err, &unusable):
+		return unusable.Away
+	case unresolvable(err), errors.As(err, new(*engine.GateFailed)), errors.Is(err, engine.ErrUnserved):
+		return true
+	case invalid(err):
+		return false
+	}
+	return e != nil && e.Away(ctx)
+}
 
 // bringUp brings up an always-on sandbox and says what it did. Notes are what
 // it left as it is.
@@ -90,6 +149,7 @@ func (a *app) bringUp(ctx context.Context, e *engine.Engine, p *project) (notes 
 	if err := state.SetWanted(home, p.id(), true); err != nil {
 		return nil, err
 	}
+	p.wanted = true
 	to, err := a.fromNothing(p, members)
 	if err != nil {
 		return nil, err
@@ -109,15 +169,18 @@ func (a *app) bringUp(ctx context.Context, e *engine.Engine, p *project) (notes 
 }
 
 // fromNothing is toStart, for the hooks, if nothing is there of an always-on sandbox
-// and all that changed under an earlier one was told: corral down does that.
+// and all that changed under an earlier one was told: corral down does that. It is so
+// once for each start, however often that is tried.
 func (a *app) fromNothing(p *project, members []engine.Member) (purpose, error) {
-	if len(members) > 0 || len(p.policy.PreLaunch) == 0 {
+	if a.hooked || len(members) > 0 || len(p.policy.PreLaunch) == 0 {
+		a.hooked = true
 		return toHeal, nil
 	}
 	switch open, err := untold(p.policy.File); {
 	case err != nil:
 		return toHeal, err
 	case open:
+		a.hooked = true
 		a.sayf("hooks.pre_launch did not run: an earlier start was not ended by corral down, which tells what changed")
 		return toHeal, nil
 	}
@@ -126,10 +189,18 @@ func (a *app) fromNothing(p *project, members []engine.Member) (purpose, error) 
 
 // lasting takes a project to where its always-on sandbox may be brought up.
 func (a *app) lasting(ctx context.Context, p *project) error {
+	if err := stays(p); err != nil {
+		return err
+	}
+	return a.agreed(ctx, p)
+}
+
+// stays refuses a policy that is not of an always-on sandbox.
+func stays(p *project) error {
 	if p.policy.Mode != policy.Daemon {
 		return exit.Invalidf("corral run runs it; mode: daemon in the policy makes it always on", "%s: mode: run is for as long as somebody looks after it", p.policy.File)
 	}
-	return a.agreed(ctx, p)
+	return nil
 }
 
 // heal brings up what is missing or wrong of an always-on sandbox, and touches

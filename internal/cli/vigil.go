@@ -35,30 +35,52 @@ const (
 
 // keepUp heals an always-on sandbox whenever something happened to it, until
 // ctx ends or somebody takes it down. Notes, and what failed if something did,
-// were told already.
+// were told already. There is no e where the engine was away.
 func (a *app) keepUp(ctx context.Context, e *engine.Engine, p *project, notes []string, failed error) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	poke := make(chan struct{}, 1)
-	go func() {
-		_ = e.Watch(ctx, p.policy.File, func() {
+	u, file, away := a.unattended(p), p.policy.File, failed
+	follow := func() {
+		_ = e.Watch(ctx, file, func() {
 			select {
 			case poke <- struct{}{}:
 			default:
 			}
 		})
-	}()
-	u, file := a.unattended(p), p.policy.File
+	}
+	if e != nil {
+		go follow()
+	}
 	v := &vigil{
 		sandbox: p.id(),
 		sayf:    a.sayf,
 		report:  func(err error) { a.report(err) },
-		heal:    func(ctx context.Context) (healed, error) { return u.healNow(ctx, e, file) },
-		well:    func(ctx context.Context) error { return allWell(ctx, e, file) },
-		notes:   notes,
+		heal: func(within context.Context) (healed, error) {
+			if e == nil {
+				found, err := u.connect(within)
+				if err != nil {
+					away = err
+					return healed{}, err
+				}
+				e = found
+				go follow()
+			}
+			return u.healNow(within, e, file)
+		},
+		well: func(within context.Context) error {
+			if e == nil {
+				return away
+			}
+			return allWell(within, e, file)
+		},
+		notes: notes,
 	}
 	if failed != nil {
 		v.told = failed.Error()
+	}
+	if !watchable(failed) {
+		v.passing = func(within context.Context, err error) bool { return passing(within, e, err) }
 	}
 	return v.keep(ctx, poke)
 }
@@ -107,7 +129,11 @@ func (a *app) healNow(ctx context.Context, e *engine.Engine, file string) (heale
 	if err := a.lasting(ctx, p); err != nil {
 		return healed{}, err
 	}
-	h, err := a.heal(ctx, e, p, members, toHeal)
+	to, err := a.fromNothing(p, members)
+	if err != nil {
+		return healed{}, err
+	}
+	h, err := a.heal(ctx, e, p, members, to)
 	return healed{did: h.did, notes: h.notes}, err
 }
 
@@ -147,14 +173,22 @@ type vigil struct {
 
 	notes []string // that were told
 	told  string   // the error that was told last, empty once there was none
+
+	// passing is there until all of it was up once: an error that does not pass by
+	// itself ends the watch.
+	passing func(context.Context, error) bool
 }
 
 // keep heals after every poke, and every while anyway, until ctx ends or the
 // sandbox is taken down.
 func (v *vigil) keep(ctx context.Context, poke <-chan struct{}) error {
-	v.sayf("watching %s", v.sandbox)
+	again := v.passing != nil // the last heal failed
+	if again {
+		v.sayf("%s is not up: it is tried again until it is", v.sandbox)
+	} else {
+		v.sayf("watching %s", v.sandbox)
+	}
 	pause, last, waited := healFirst, time.Time{}, ""
-	again := false // the last heal failed
 	for {
 		if !again {
 			select {
@@ -192,10 +226,13 @@ func (v *vigil) keep(ctx context.Context, poke <-chan struct{}) error {
 				v.notes = append(v.notes, note)
 			}
 		}
+		begun := v.passing != nil && !got.down && watchable(err)
 		switch {
 		case got.down:
 			v.sayf("%s was taken down", v.sandbox)
 			return nil
+		case v.passing != nil && !begun && ctx.Err() == nil && !v.passing(ctx, err):
+			return err
 		case err != nil:
 			if said := err.Error(); said != v.told { // the same again is no news
 				v.told = said
@@ -204,8 +241,12 @@ func (v *vigil) keep(ctx context.Context, poke <-chan struct{}) error {
 		case got.did:
 			waited = ""
 			v.sayf("%s is up", v.sandbox)
-		default:
+		case !begun:
 			continue
+		}
+		if begun {
+			v.passing = nil
+			v.sayf("watching %s", v.sandbox)
 		}
 		pause, last = min(2*pause, healLast), time.Now()
 	}

@@ -4,12 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/corral-sandbox/corral/internal/diag"
+	"github.com/corral-sandbox/corral/internal/engine"
+	"github.com/corral-sandbox/corral/internal/exit"
+	"github.com/corral-sandbox/corral/internal/plan"
+	"github.com/corral-sandbox/corral/internal/policy"
 )
 
 // fake is a vigil whose heals go by a list, then nothing is left to do; said is
@@ -197,4 +204,128 @@ func TestVigilEnds(t *testing.T) {
 			t.Errorf("a heal that hangs: %v, said %q", took, *said)
 		}
 	})
+}
+
+// Until all of it was up once, a watch waits for what comes by itself, longer each
+// time, and says each reason once; whatever else fails ends it as it does an up.
+func TestVigilBegins(t *testing.T) {
+	away, late, invalid := errors.New("no engine"), errors.New("no name"), errors.New("nonsense")
+	passes := func(_ context.Context, err error) bool { return !errors.Is(err, invalid) }
+	synctest.Test(t, func(t *testing.T) {
+		fails := func(err error) func(context.Context) (healed, error) { return gives(healed{}, err) }
+		v, said := fake([]func(context.Context) (healed, error){
+			fails(away), fails(away), fails(late), fails(late), fails(late), fails(late), fails(late), fails(late),
+			gives(healed{did: true}, nil),
+			fails(invalid), gives(healed{}, nil), // it was up: now that is told, and tried again
+			gives(healed{down: true}, nil),
+		}, away)
+		v.passing, v.told = passes, away.Error()
+		var after []time.Duration
+		last, heal := time.Now(), v.heal
+		v.heal = func(ctx context.Context) (healed, error) {
+			after, last = append(after, time.Since(last)), time.Now()
+			return heal(ctx)
+		}
+		if err := v.keep(t.Context(), nil); err != nil {
+			t.Error(err)
+		}
+		if want := []time.Duration{1, 2, 4, 8, 16, 32, 60, 60, 60}; !slices.EqualFunc(after[:len(want)], want, func(a, s time.Duration) bool { return a == s*time.Second }) {
+			t.Errorf("after %v", after)
+		}
+		want := []string{"s is not up: it is tried again until it is", "no engine; the next try is in 4s", "error: no name"}
+		for _, pause := range []string{"8s", "16s", "32s", "1m0s"} {
+			want = append(want, "no engine; the next try is in "+pause)
+		}
+		if want = append(want, "s is up", "watching s", "error: nonsense", "s was taken down"); !slices.Equal(*said, want) {
+			t.Errorf("said %q, want %q", *said, want)
+		}
+	})
+	for name, c := range map[string]struct {
+		look func(context.Context) (healed, error)
+		err  error
+		last string
+	}{
+		"invalid":                  {gives(healed{}, invalid), invalid, "s is not up: it is tried again until it is"},
+		"somebody else was faster": {gives(healed{}, nil), nil, "watching s"},
+		"connections go on":        {gives(healed{}, unended("no answer")), nil, "watching s"},
+		"taken down meanwhile":     {gives(healed{down: true}, nil), nil, "s was taken down"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			v, said := fake([]func(context.Context) (healed, error){c.look}, nil)
+			v.passing = passes
+			time.AfterFunc(healFirst+time.Second, cancel)
+			if err := v.keep(ctx, nil); !errors.Is(err, c.err) {
+				t.Errorf("%s: %v", name, err)
+			}
+			left := slices.DeleteFunc(*said, func(s string) bool { return strings.Contains(s, "not watched any more") })
+			if left[len(left)-1] != c.last {
+				t.Errorf("%s: said %q", name, *said)
+			}
+		})
+	}
+	synctest.Test(t, func(t *testing.T) { // a signal is no error of what was tried
+		ctx, cancel := context.WithCancel(t.Context())
+		v, _ := fake([]func(context.Context) (healed, error){func(context.Context) (healed, error) { cancel(); return healed{}, invalid }}, away)
+		v.passing = passes
+		if err := v.keep(ctx, nil); err == nil || !strings.Contains(err.Error(), "is not well: no engine") {
+			t.Errorf("ended: %v", err)
+		}
+	})
+}
+
+// What is waited for at the start, and what is not.
+func TestPassing(t *testing.T) {
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	failed := &engine.GateFailed{Reasons: []string{"api.example.com: no answer"}}
+	for _, c := range []struct {
+		name string
+		err  error
+		want bool
+	}{
+		{"nothing", nil, false},
+		{"an engine that is away", fmt.Errorf("x: %w", &engine.NotUsable{Away: true}), true},
+		{"a rootless engine", &engine.NotUsable{Reason: "rootless"}, false},
+		{"a gate that stayed closed", errors.Join(failed, errors.New("more")), true},
+		{"no name server yet", plan.ErrNoResolver{}, true},
+		{"a host service that does not listen", fmt.Errorf("port 1: %w", engine.ErrUnserved), true},
+		{"a policy that grants more", exit.Invalidf("", "more"), false},
+		{"a mistake in the policy", diag.List{{}}, false},
+		{"a path that the engine cannot mount", &engine.Unmountable{}, false},
+		{"a build", &engine.BuildFailed{}, false},
+		{"an agent that ends", &engine.Ended{}, false},
+		{"a hook", exit.Failedf("", "hook"), false},
+	} {
+		if got := passing(t.Context(), nil, c.err); got != c.want {
+			t.Errorf("%s: %v", c.name, got)
+		}
+	}
+	if passing(ended, nil, failed) {
+		t.Error("it goes on after it was asked to end")
+	}
+}
+
+// Hooks run once for a start, however often that is tried: not again when they ran,
+// and never where something is there already.
+func TestHooksOnce(t *testing.T) {
+	t.Setenv("XDG_DATA_HOME", t.TempDir())
+	p := &project{policy: &policy.Policy{File: "/p/corral.yaml", PreLaunch: []policy.Line{{Text: "true"}}}}
+	a := &app{err: io.Discard}
+	for range 2 { // nothing ran yet
+		if to, err := a.fromNothing(p, nil); to != toStart || err != nil {
+			t.Errorf("%v %v", to, err)
+		}
+	}
+	u := *a
+	u.hooked = true
+	if to, err := u.fromNothing(p, nil); to != toHeal || err != nil {
+		t.Errorf("after the hooks: %v %v", to, err)
+	}
+	if to, err := a.fromNothing(p, []engine.Member{{}}); to != toHeal || err != nil {
+		t.Errorf("something is there: %v %v", to, err)
+	}
+	if to, err := a.fromNothing(p, nil); to != toHeal || err != nil {
+		t.Errorf("something was there: %v %v", to, err)
+	}
 }

@@ -75,6 +75,8 @@ type Engine struct {
 // NotUsable is an engine that corral cannot work with, and the remedy.
 type NotUsable struct {
 	Reason, Hint string
+	// Away is one that does not answer, and may yet.
+	Away bool
 }
 
 func (e *NotUsable) Error() string { return e.Reason }
@@ -91,6 +93,9 @@ func Connect(ctx context.Context) (*Engine, error) {
 		return nil, err
 	}
 	said, err := e.said(ctx, command)
+	if err != nil && e.Away(ctx) { // it has ended since
+		return nil, absent(e.host, err)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -147,13 +152,27 @@ func reach(ctx context.Context) (*Engine, error) {
 			Hint:   `let your user use Docker: sudo usermod -aG docker "$USER", then log in again`,
 		}
 	case err != nil:
-		return nil, &NotUsable{
-			Reason: fmt.Sprintf("no Docker engine answers at %s (%v)", strings.TrimPrefix(host, "unix://"), err),
-			Hint:   "start it: sudo systemctl start docker; or install it: sudo apt-get install docker.io tini",
-		}
+		return nil, absent(host, err)
 	}
 	api.NegotiateAPIVersionPing(ping)
 	return &Engine{api: api, host: host, Progress: func(string, ...any) {}}, nil
+}
+
+// absent is an engine that does not answer.
+func absent(host string, err error) error {
+	return &NotUsable{
+		Reason: fmt.Sprintf("no Docker engine answers at %s (%v)", strings.TrimPrefix(host, "unix://"), err),
+		Hint:   "start it: sudo systemctl start docker; or install it: sudo apt-get install docker.io tini",
+		Away:   true,
+	}
+}
+
+// Away reports whether the engine does not answer now.
+func (e *Engine) Away(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	_, err := e.api.Ping(ctx)
+	return err != nil
 }
 
 // silentWithin bounds how long the engine may say nothing to any request: it begins its

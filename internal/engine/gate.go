@@ -219,7 +219,7 @@ func (e *Running) Error() string {
 
 // open starts a created gate and waits for its ready line.
 func (e *Engine) open(ctx context.Context, g *Gate) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, render.GateReadyWithin, fmt.Errorf("the gate was not ready within %v", render.GateReadyWithin))
+	ctx, cancel := context.WithTimeoutCause(ctx, render.GateReadyWithin, &GateFailed{Reasons: []string{fmt.Sprintf("it was not ready within %v", render.GateReadyWithin)}})
 	defer cancel()
 	stream, err := e.Start(ctx, g.ID)
 	if err != nil {

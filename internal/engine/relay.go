@@ -445,6 +445,9 @@ func byItself(ctx context.Context, at netip.AddrPort, lookups bool) error {
 	return nil
 }
 
+// ErrUnserved is a port of this machine's that nobody has opened, or not yet.
+var ErrUnserved = errors.New("nothing listens")
+
 // Unserved refuses a port of loopback on which nothing of this machine listens,
 // as a gate that carries it would. Whatever else is wrong with it is the gate's to
 // find: what comes there goes through the relay.
@@ -456,7 +459,7 @@ func Unserved(ctx context.Context, port uint16) error {
 		conn.Close()
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return exit.Failedf(fmt.Sprintf("start what listens on port %d, or take it out of host_services (ss -ltn shows what listens)", port),
-			"host service on port %d: nothing listens on %v of this machine", port, at)
+			"host service on port %d: %w on %v of this machine", port, ErrUnserved, at)
 	}
 	return nil
 }

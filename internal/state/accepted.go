@@ -40,11 +40,11 @@ func Accept(home, sandbox string, b []byte) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	return replace(filepath.Join(dir, accepted), b)
+	return Replace(filepath.Join(dir, accepted), b)
 }
 
-// replace writes a file in place of another, to the disk before it counts.
-func replace(path string, b []byte) error {
+// Replace writes a file in place of another, to the disk before it counts.
+func Replace(path string, b []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-") // 0600
 	if err != nil {
 		return err
@@ -97,7 +97,7 @@ func SetBaseline(home, sandbox string, b []byte) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	return replace(filepath.Join(dir, baseline), b)
+	return Replace(filepath.Join(dir, baseline), b)
 }
 
 // KeepReport keeps a text for the person and says where. It replaces the one
@@ -108,5 +108,5 @@ func KeepReport(home, sandbox string, text []byte) (string, error) {
 		return "", err
 	}
 	path := filepath.Join(dir, "wayback.txt")
-	return path, replace(path, text)
+	return path, Replace(path, text)
 }

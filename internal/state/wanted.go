@@ -31,5 +31,5 @@ func SetWanted(home, sandbox string, is bool) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	return replace(path, nil)
+	return Replace(path, nil)
 }

@@ -34,12 +34,14 @@ const required = "CORRAL_REQUIRE"
 var needs = map[string]func() error{
 	"netns":   sync.OnceValue(netns),
 	"engine":  sync.OnceValue(engine),
+	"systemd": sync.OnceValue(systemd),
 	"harness": sync.OnceValue(engine), // packages come at build time; failing to get them is a failure, not a skip
 }
 
 // Require returns if the machine meets every one of the needs: "netns" (root,
 // network namespaces, iptables), "engine" (a Docker Engine that answers, with
-// BaseImage) or "harness" (what building and running a real harness takes).
+// BaseImage), "harness" (what building and running a real harness takes) or
+// "systemd" (what judges its units; none need run).
 // Under -short nothing but unit tests runs.
 func Require(tb testing.TB, names ...string) {
 	tb.Helper()
@@ -89,6 +91,11 @@ func netns() error {
 		done <- err
 	}()
 	return <-done
+}
+
+func systemd() error {
+	_, err := exec.LookPath("systemd-analyze")
+	return err
 }
 
 func engine() error {

@@ -24,6 +24,7 @@ func TestScripts(t *testing.T) {
 		Dir: "testdata",
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("PATH", bin+string(filepath.ListSeparator)+env.Getenv("PATH"))
+			env.Setenv("BIN", bin)
 			env.Setenv("HOME", filepath.Join(env.WorkDir, "home"))
 			env.Setenv("CORRAL_RESOLVERS", "10.0.0.53")
 			// The same everywhere: with the machine's engine the sandboxes of a
