@@ -17,8 +17,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/corral-sandbox/corral/internal/plan"
 	"github.com/corral-sandbox/corral/internal/spec"
 	"github.com/corral-sandbox/corral/internal/testenv"
+	"github.com/corral-sandbox/corral/test/lab"
 )
 
 // ownEngine is a Docker Engine that a test may break: with its own data, socket
@@ -44,7 +46,7 @@ func startEngine(t *testing.T) *ownEngine {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	o := &ownEngine{t: t, dir: dir, ns: fmt.Sprintf("corral-dockerd-%d", os.Getpid()), socket: filepath.Join(dir, "docker.sock"), log: filepath.Join(dir, "log")}
+	o := &ownEngine{t: t, dir: dir, ns: filepath.Base(dir), socket: filepath.Join(dir, "docker.sock"), log: filepath.Join(dir, "log")}
 	run(t, "ip", "netns", "add", o.ns)
 	t.Cleanup(func() {
 		o.stop()
@@ -130,13 +132,15 @@ func (o *ownEngine) docker(args ...string) string {
 	return strings.TrimSpace(run(o.t, append([]string{"docker", "--host", "unix://" + o.socket}, args...)...))
 }
 
-// inside runs f on a thread in its network namespace; programs that f starts
-// are in it too.
-func (o *ownEngine) inside(f func() error) error {
+// inside runs f on a thread in its network namespace; programs that f starts and
+// sockets that it opens are in it too.
+func (o *ownEngine) inside(f func() error) error { return insideOf(o.ns, f) }
+
+func insideOf(netns string, f func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		ns, err := os.Open("/run/netns/" + o.ns)
+		ns, err := os.Open("/run/netns/" + netns)
 		if err == nil {
 			err = unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET)
 			ns.Close()
@@ -173,6 +177,24 @@ func (o *ownEngine) left() int {
 	return n
 }
 
+// restless is a project on this engine, where corral is installed, whose agent tries
+// to get out all the time.
+func (o *ownEngine) restless(shared *sandbox, name, more string) *sandbox {
+	o.t.Helper()
+	s := &sandbox{tb: o.t, bin: shared.bin, dir: filepath.Join(o.dir, "project"), uid: ownerUID, gid: ownerGID}
+	s.env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + filepath.Join(o.dir, "home"), "TERM=dumb", "DOCKER_HOST=unix://" + o.socket, probesOfTheLab(), "CORRAL_RESOLVERS=" + lab.NameServer.String()}
+	s.own(s.dir, filepath.Join(o.dir, "home"))
+	s.write("restless.pl", restless)
+	s.write("corral.yaml", fmt.Sprintf("profile: shell\nname: %s\nmode: daemon\nprofile_options: {shell: {command: [perl, %s/restless.pl]}}\nmounts: {ro: [%s/restless.pl]}\n%s", name, s.dir, s.dir, more))
+	s.id = plan.ID(name, filepath.Join(s.dir, "corral.yaml"))
+	images := strings.Fields(docker(o.t, "images", "--format", "{{.Repository}}:{{.Tag}}", "corral-gate"))
+	run(o.t, "sh", "-c", fmt.Sprintf("docker save %s %s | docker --host unix://%s load", testenv.BaseImage, strings.Join(images, " "), o.socket))
+	if r := o.corral(s, "install"); r.code != 0 {
+		o.t.Fatal(r)
+	}
+	return s
+}
+
 // An engine that is restarted leaves nothing behind that corral up does not
 // bring right, in order, and no agent gets out meanwhile; a watch does it by
 // itself, when the engine is back (R034).
@@ -180,16 +202,7 @@ func TestEngineRestart(t *testing.T) {
 	t.Parallel()
 	shared := project(t, nothing) // its engine has the images that these binaries make
 	o := startEngine(t)
-	s := &sandbox{tb: t, bin: shared.bin, dir: filepath.Join(o.dir, "project"), uid: ownerUID, gid: ownerGID}
-	s.env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + filepath.Join(o.dir, "home"), "TERM=dumb", "DOCKER_HOST=unix://" + o.socket, probesOfTheLab()}
-	s.own(s.dir, filepath.Join(o.dir, "home"))
-	s.write("restless.pl", restless)
-	s.write("corral.yaml", fmt.Sprintf("profile: shell\nname: restart\nmode: daemon\nprofile_options: {shell: {command: [perl, %s/restless.pl]}}\nmounts: {ro: [%s/restless.pl]}\n", s.dir, s.dir))
-	images := strings.Fields(docker(t, "images", "--format", "{{.Repository}}:{{.Tag}}", "corral-gate"))
-	run(t, "sh", "-c", fmt.Sprintf("docker save %s %s | docker --host unix://%s load", testenv.BaseImage, strings.Join(images, " "), o.socket))
-	if r := o.corral(s, "install"); r.code != 0 {
-		t.Fatal(r)
-	}
+	s := o.restless(shared, "restart", "")
 	run(t, "ip", "netns", "exec", o.ns, "iptables", "-w", "-t", "raw", "-I", "PREROUTING", "-i", "corral0", "-j", "DROP")
 	o.docker("run", "--rm", "--network", "corral", testenv.BaseImage, "bash", "-c", "echo > /dev/udp/44.10.9.9/9")
 	if o.left() == 0 {
@@ -199,8 +212,7 @@ func TestEngineRestart(t *testing.T) {
 	if r := o.corral(s, "up", "--accept"); r.code != 0 {
 		t.Fatal(r)
 	}
-	gate, agent := "corral-"+strings.TrimSpace(o.docker("ps", "--format", "{{.Label \"dev.corral.sandbox\"}}", "--filter", "label=dev.corral.role=gate"))+"-main-gate", ""
-	agent = strings.TrimSuffix(gate, "-gate")
+	gate, agent := s.gate(), s.agent()
 
 	o.stop()
 	o.start()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -12,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/miekg/dns"
 
 	"github.com/corral-sandbox/corral/internal/engine"
 	"github.com/corral-sandbox/corral/internal/spec"
@@ -528,6 +531,59 @@ func TestUpWatch(t *testing.T) {
 	}
 	if left := s.containers(); len(left) > 0 {
 		t.Errorf("the watch brought it up again: %v", left)
+	}
+}
+
+// Until all of it was up once a watch waits for names, with the hooks behind it; a
+// down ends the wait, and what takes a person does, with its status (R124).
+func TestUpWatchWaits(t *testing.T) {
+	t.Parallel()
+	yaml := always("waits-for-names", forever) + "hooks: {pre_launch: [echo ran >> ran]}\n"
+	s := project(t, yaml)
+	begin := func() (*exec.Cmd, *lines, int) {
+		t.Helper()
+		said := &lines{news: make(chan struct{}, 1)}
+		c, _ := s.begin(said, "up", "--watch")
+		mark := said.await(t, 0, "the gate stayed closed: api.allowed.test")
+		return c, said, said.await(t, mark, s.id+" is not up: it is tried again until it is")
+	}
+	c, said, mark := begin()
+	mark = said.await(t, mark, "the next try is in") // more than once by then
+	if left := docker(t, "ps", "--quiet", "--filter", "name="+s.agent()); left != "" {
+		t.Errorf("an agent runs behind a gate that is closed: %s", left)
+	}
+	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
+	mark = said.await(t, mark, s.id+" is up\n")
+	said.await(t, mark, "watching "+s.id)
+	if ran, err := os.ReadFile(filepath.Join(s.dir, "ran")); string(ran) != "ran\n" {
+		t.Errorf("hooks ran %q: %v", ran, err)
+	}
+	if n := strings.Count(said.String(), "the gate stayed closed"); n != 1 {
+		t.Errorf("told %d times: %s", n, said)
+	}
+	if r := s.corral("verify"); r.code != 0 {
+		t.Error(r)
+	}
+	s.must("down")
+	if err := c.Wait(); err != nil {
+		t.Errorf("taken down: %v: %s", err, said)
+	}
+
+	s.lab.DNS.Set("api.allowed.test", lab.Rcode(dns.RcodeServerFailure))
+	c, said, mark = begin()
+	if r := s.must("down"); !strings.Contains(r.err, "nothing of") {
+		t.Error(r)
+	}
+	said.await(t, mark, "was taken down")
+	if err := c.Wait(); err != nil {
+		t.Errorf("taken down while it waited: %v", err)
+	}
+	c, said, mark = begin()
+	s.write("corral.yaml", yaml+"resources: {pids: 4000}\n")
+	said.await(t, mark, "it grants more than was accepted")
+	_ = c.Wait()
+	if code := c.ProcessState.ExitCode(); code != 2 || len(s.containers()) > 0 {
+		t.Errorf("a policy that grants more: status %d, up %v", code, s.containers())
 	}
 }
 
