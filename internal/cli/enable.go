@@ -191,19 +191,22 @@ func notForAnother() error {
 	return nil
 }
 
-// unwritten refuses what an agent may write and systemd would run as the person.
+// unwritten refuses what an agent may write and systemd would run as the person: a
+// file, or a link to it.
 func unwritten(u unit, path string) error {
 	run := []string{u.program, path}
 	if docker, err := exec.LookPath("docker"); err == nil {
 		run = append(run, docker)
 	}
 	for _, file := range run {
-		agents, err := writers(policy.Real(file), "")
-		if err != nil {
-			return fmt.Errorf("cannot tell whether an agent may write %s: %w", file, err)
-		}
-		if len(agents) > 0 {
-			return exit.Invalidf("keep it outside of every mount that is writable", "%s would run at every login, and the agent of %s may write it", file, strings.Join(agents, " and "))
+		for _, at := range append(policy.Links(file), policy.Real(file)) {
+			agents, err := writers(at, "")
+			if err != nil {
+				return fmt.Errorf("cannot tell whether an agent may write %s: %w", at, err)
+			}
+			if len(agents) > 0 {
+				return exit.Invalidf("keep it outside of every mount that is writable", "%s would run at every login, and the agent of %s may write it", at, strings.Join(agents, " and "))
+			}
 		}
 	}
 	return nil

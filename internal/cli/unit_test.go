@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/corral-sandbox/corral/internal/exit"
+	"github.com/corral-sandbox/corral/internal/plan"
 	"github.com/corral-sandbox/corral/internal/testenv"
 )
 
@@ -174,5 +175,80 @@ func TestUnitEnvironment(t *testing.T) {
 	}
 	if got := unitEnvironment([]string{"/home/other"}); !slices.Contains(got, "HOME=/home/dev/") {
 		t.Errorf("another home: %q", got)
+	}
+}
+
+// A down takes back what systemd has begun, and says what comes back and what it
+// cannot tell; a status says how the unit is.
+func TestUnitOfWhatIsTakenDown(t *testing.T) {
+	root := t.TempDir()
+	asked := filepath.Join(root, "asked")
+	t.Setenv("XDG_CONFIG_HOME", filepath.Join(root, "config"))
+	t.Setenv("XDG_RUNTIME_DIR", root)
+	t.Setenv("PATH", root+":"+os.Getenv("PATH"))
+	systemctl := func(script string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(root, "systemctl"), []byte("#!/bin/sh\necho \"$*\" >> "+asked+"\n"+script), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const file = "/srv/p/corral.yaml"
+	id := plan.ID("p", file)
+	name := unitName(id)
+	dir := filepath.Join(root, "config", "systemd", "user")
+	if err := os.MkdirAll(filepath.Join(dir, wantsDir), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	put := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	down := func() string {
+		t.Helper()
+		if err := os.RemoveAll(asked); err != nil {
+			t.Fatal(err)
+		}
+		var said bytes.Buffer
+		(&app{err: &said}).stopUnits(t.Context(), file)
+		return said.String()
+	}
+	systemctl("exit 0\n")
+	if said := down(); said != "" || unitOf(t.Context(), file) != nil {
+		t.Errorf("not enabled: %s", said)
+	}
+	put(name, "[Service]\n"+unitMark+"\n")                           // not corral's
+	put(unitName(plan.ID("p", "/srv/q/corral.yaml")), unitMark+"\n") // another policy's
+	if said := down(); said != "" || unitOf(t.Context(), file) != nil {
+		t.Errorf("another's: %s", said)
+	}
+	if _, err := os.Stat(asked); err == nil {
+		t.Error("systemd was asked about nothing")
+	}
+	put(name, unitMark+"\n")
+	if said := down(); said != "" {
+		t.Errorf("not linked: %s", said)
+	}
+	put(filepath.Join(wantsDir, name), "")
+	if said := down(); said != "corral: "+name+" brings it up again at the next boot or login; corral disable ends that\n" {
+		t.Errorf("enabled: %s", said)
+	}
+	if b, _ := os.ReadFile(asked); !strings.HasSuffix(string(b), "--user stop --no-block "+name+"\n") {
+		t.Errorf("asked %s", b)
+	}
+	systemctl("echo failed; exit 3\n")
+	if said := down(); !strings.Contains(said, "could not be stopped, and may bring it up again") {
+		t.Errorf("systemd refuses: %s", said)
+	}
+	for script, want := range map[string]string{
+		"echo active\n": name + ": enabled, and active",
+		"[ $2 = show-environment ] && exit 0; echo failed; exit 3\n": name + ": enabled, and failed: corral enable starts it, journalctl --user --unit " + name + " says what it said",
+		"exit 1\n": name + ": enabled",
+	} {
+		systemctl(script)
+		if got := unitOf(t.Context(), file).words(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
 	}
 }

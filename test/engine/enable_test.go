@@ -3,6 +3,7 @@ package engine
 import (
 	"fmt"
 	"net"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -196,5 +197,62 @@ func TestEnable(t *testing.T) {
 	}
 	if left := o.docker("ps", "--all", "--quiet", "--filter", "label=dev.corral.sandbox="+s.id); left != "" {
 		t.Errorf("up all the same: %s", left)
+	}
+}
+
+// What is enabled is said by those who look, and by the down that it outlives.
+func TestEnabled(t *testing.T) {
+	t.Parallel()
+	s := project(t, always("enabled", forever))
+	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
+	root := filepath.Dir(s.dir)
+	// The part of systemctl that is needed: its link, and what it was asked.
+	const systemctl = `#!/bin/sh
+echo "$*" >> ROOT/asked
+wants=ROOT/home/.config/systemd/user/default.target.wants
+case $2 in
+enable) mkdir -p $wants && ln -s ../$4 $wants/$4 ;;
+is-active) echo active ;;
+esac
+`
+	s.own(filepath.Join(root, "fake"))
+	run(t, "sh", "-c", `printf %s "$0" | sed "s,ROOT,$1,g" > "$1/fake/systemctl" && chmod 755 "$1/fake/systemctl"`, systemctl, root)
+	s.env = append(s.env, "PATH="+filepath.Join(root, "fake")+":"+os.Getenv("PATH"), "XDG_RUNTIME_DIR="+root)
+	unit := "corral-" + s.id + ".service"
+	s.must("enable")
+	if fi, err := os.Stat(filepath.Join(root, "home", ".config", "systemd", "user", unit)); err != nil || fi.Sys().(*syscall.Stat_t).Uid != s.uid {
+		t.Fatalf("the unit: %v", err)
+	}
+	if r := s.corral("status"); r.code != 1 || !strings.Contains(r.out, unit+": enabled, and active\n") {
+		t.Errorf("status before anything is up: %v", r)
+	}
+	s.must("up")
+	for _, c := range []struct {
+		args []string
+		said string
+	}{
+		{[]string{"status"}, unit + ": enabled, and active\n"},
+		{[]string{"status", "--json"}, `"unit":{"name":"` + unit + `","enabled":true,"state":"active"}`},
+		{[]string{"ps"}, "always on, enabled"},
+	} {
+		if r := s.corral(c.args...); r.code != 0 || !strings.Contains(strings.Join(strings.Fields(r.out), " "), strings.TrimSpace(c.said)) {
+			t.Errorf("corral %v: %v", c.args, r)
+		}
+	}
+	if r := s.must("down"); !strings.Contains(r.err, unit+" brings it up again at the next boot or login; corral disable ends that") || !strings.Contains(r.err, s.id+" is down") {
+		t.Errorf("down: %v", r)
+	}
+	if b, err := os.ReadFile(filepath.Join(root, "asked")); err != nil || !strings.Contains(string(b), "--user stop --no-block "+unit+"\n") {
+		t.Errorf("systemd was asked %s: %v", b, err)
+	}
+	s.must("up")
+	if r := s.must("disable"); !strings.Contains(r.err, s.id+" stays as it is") {
+		t.Errorf("disable: %v", r)
+	}
+	if r := s.corral("status"); r.code != 0 || strings.Contains(r.out, unit) {
+		t.Errorf("status after disable: %v", r)
+	}
+	if r := s.must("down"); strings.Contains(r.err, "boot") {
+		t.Errorf("down after disable: %v", r)
 	}
 }
