@@ -232,7 +232,7 @@ esac
 		said string
 	}{
 		{[]string{"status"}, unit + ": enabled, and active\n"},
-		{[]string{"status", "--json"}, `"unit":{"name":"` + unit + `","enabled":true,"state":"active"}`},
+		{[]string{"status", "--json"}, `"unit": { "name": "` + unit + `", "enabled": true, "state": "active" }`},
 		{[]string{"ps"}, "always on, enabled"},
 	} {
 		if r := s.corral(c.args...); r.code != 0 || !strings.Contains(strings.Join(strings.Fields(r.out), " "), strings.TrimSpace(c.said)) {

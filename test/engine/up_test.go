@@ -538,13 +538,14 @@ func TestUpWatch(t *testing.T) {
 // down ends the wait, and what takes a person does, with its status (R124).
 func TestUpWatchWaits(t *testing.T) {
 	t.Parallel()
-	yaml := always("waits-for-names", forever) + "hooks: {pre_launch: [echo ran >> ran]}\n"
+	// A name of its own: tests share the name server.
+	yaml := strings.ReplaceAll(always("late", forever), "api.allowed.test", "late.allowed.test") + "hooks: {pre_launch: [echo ran >> ran]}\n"
 	s := project(t, yaml)
 	begin := func() (*exec.Cmd, *lines, int) {
 		t.Helper()
 		said := &lines{news: make(chan struct{}, 1)}
 		c, _ := s.begin(said, "up", "--watch")
-		mark := said.await(t, 0, "the gate stayed closed: api.allowed.test")
+		mark := said.await(t, 0, "the gate stayed closed: late.allowed.test")
 		return c, said, said.await(t, mark, s.id+" is not up: it is tried again until it is")
 	}
 	c, said, mark := begin()
@@ -552,7 +553,7 @@ func TestUpWatchWaits(t *testing.T) {
 	if left := docker(t, "ps", "--quiet", "--filter", "name="+s.agent()); left != "" {
 		t.Errorf("an agent runs behind a gate that is closed: %s", left)
 	}
-	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
+	s.lab.DNS.Set("late.allowed.test", lab.A("44.10.0.10"))
 	mark = said.await(t, mark, s.id+" is up\n")
 	said.await(t, mark, "watching "+s.id)
 	if ran, err := os.ReadFile(filepath.Join(s.dir, "ran")); string(ran) != "ran\n" {
@@ -569,7 +570,7 @@ func TestUpWatchWaits(t *testing.T) {
 		t.Errorf("taken down: %v: %s", err, said)
 	}
 
-	s.lab.DNS.Set("api.allowed.test", lab.Rcode(dns.RcodeServerFailure))
+	s.lab.DNS.Set("late.allowed.test", lab.Rcode(dns.RcodeServerFailure))
 	c, said, mark = begin()
 	if r := s.must("down"); !strings.Contains(r.err, "nothing of") {
 		t.Error(r)
