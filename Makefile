@@ -8,6 +8,19 @@ module  := github.com/corral-sandbox/corral
 version := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 guests  := corral-gate corral-verify
 
+# Where make install puts things; packagers set DESTDIR.
+PREFIX  ?= /usr/local
+DESTDIR ?=
+BIN     ?= bin
+root    := $(DESTDIR)$(PREFIX)
+
+# A shell's name, and the file in which it looks for corral's completion.
+completion.bash := share/bash-completion/completions/corral
+completion.zsh  := share/zsh/site-functions/_corral
+completion.fish := share/fish/vendor_completions.d/corral.fish
+shells          := bash zsh fish
+beside          := $(guests) corral-prisoner
+
 FUZZTIME  ?= 10s
 TESTFLAGS ?=
 
@@ -19,10 +32,10 @@ ifeq ($(shell id -u),0)
 export CORRAL_REQUIRE ?= netns,engine,harness,systemd
 endif
 
-.PHONY: help setup build image check test mutants fuzz bench demo ci long
+.PHONY: help setup build install uninstall image check test mutants fuzz bench demo ci long
 
 help:
-	@awk '/^#: / { text = substr($$0, 4) } /^[a-z]+:/ && text { sub(":.*", "", $$1); printf "%-8s %s\n", $$1, text; text = "" }' $(MAKEFILE_LIST)
+	@awk '/^#: / { text = substr($$0, 4) } /^[a-z]+:/ && text { sub(":.*", "", $$1); printf "%-9s %s\n", $$1, text; text = "" }' $(MAKEFILE_LIST)
 
 #: what the tests need: packages, engine, base image; as root or with sudo, once
 setup:
@@ -32,6 +45,18 @@ setup:
 build:
 	go build -trimpath -ldflags '-s -w -X $(module)/internal/spec.release=$(version)' -o bin/ ./cmd/corral $(guests:%=./cmd/%)
 	go build -trimpath -ldflags '-s -w' -o bin/corral-prisoner ./test/hostile/prisoner
+
+#: corral, what it needs beside it, and completion, into PREFIX (/usr/local) below DESTDIR; what make build made
+install:
+	@[ -x '$(BIN)/corral' ] || $(MAKE) build
+	umask 022 && install -D -m 755 '$(BIN)/corral' '$(root)/bin/corral' && \
+		install -d '$(root)/libexec/corral' && install -m 755 $(beside:%='$(BIN)/%') '$(root)/libexec/corral'
+	@set -e -o pipefail; umask 022; $(foreach s,$(shells),'$(BIN)/corral' completion $(s) | install -D -m 644 /dev/stdin '$(root)/$(completion.$(s))';)
+
+#: takes away what make install put there
+uninstall:
+	rm -f '$(root)/bin/corral' $(beside:%='$(root)/libexec/corral/%') $(foreach s,$(shells),'$(root)/$(completion.$(s))')
+	[ ! -d '$(root)/libexec/corral' ] || rmdir --ignore-fail-on-non-empty '$(root)/libexec/corral'
 
 #: the gate's image for other people's stacks, corral-gate:latest and :VERSION; trusts CORRAL_CA_BUNDLE while it is built
 image: build

@@ -259,18 +259,6 @@ func (a *app) connect(ctx context.Context) (*engine.Engine, error) {
 	return e, nil
 }
 
-func (a *app) version() *cobra.Command {
-	return &cobra.Command{
-		Use:   "version",
-		Short: "Print the version",
-		Args:  noArgs,
-		RunE: func(*cobra.Command, []string) error {
-			_, err := fmt.Fprintln(a.out, "corral", spec.Release())
-			return err
-		},
-	}
-}
-
 // here finds the engine and what is up of the policy that governs here. The
 // policy itself is not read: it may be anything by now.
 func (a *app) here(ctx context.Context) (e *engine.Engine, file string, members []engine.Member, err error) {

@@ -15,11 +15,7 @@ import (
 
 func TestScripts(t *testing.T) {
 	bin := t.TempDir()
-	build := exec.Command("go", "build", "-o", bin+"/", "../../cmd/corral", "../../cmd/corral-gate", "../../cmd/corral-verify")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	build(t, bin)
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata",
 		Setup: func(env *testscript.Env) error {
@@ -34,6 +30,16 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "own": own},
 	})
+}
+
+// build makes the binaries, as go install would.
+func build(t *testing.T, dir string, flags ...string) {
+	t.Helper()
+	build := exec.Command("go", append(append([]string{"build", "-o", dir + "/"}, flags...), "../../cmd/corral", "../../cmd/corral-gate", "../../cmd/corral-verify")...)
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
 }
 
 // exits runs a program that must end with that very status: exits 2 corral run.
