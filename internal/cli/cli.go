@@ -8,8 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -36,6 +39,9 @@ type app struct {
 	quiet    bool   // says nothing of where the project is
 	unasked  bool   // nobody is there to be asked
 	hooked   bool   // hooks ran for the start that is under way, or are not to
+
+	live    *live    // the line that is written over, nil where there is none
+	timings *timings // nil where nobody asked
 }
 
 // Main runs one command line.
@@ -99,6 +105,7 @@ has started.`,
 		}
 	}
 	given(root)
+	completions(root)
 	return root
 }
 
@@ -166,6 +173,9 @@ func (a *app) report(err error) int {
 		mistakes.Print(a.err)
 		return exit.Invalid
 	}
+	if a.unread(err) {
+		return exit.Failed
+	}
 	if errors.Is(err, context.Canceled) {
 		return exit.Report(plain{a.err}, "corral", err)
 	}
@@ -174,6 +184,25 @@ func (a *app) report(err error) int {
 		err = &exit.Error{Status: status(err), Err: err, Hint: hint(err)}
 	}
 	return exit.Report(plain{a.err}, "corral", err)
+}
+
+// unread reports whether all that went wrong is that whoever reads what was asked for
+// has enough, as head does: there is nobody to tell.
+func (a *app) unread(err error) bool {
+	f, is := a.out.(*os.File)
+	return is && err != nil && brokenPipe(err, f.Name())
+}
+
+func brokenPipe(err error, of string) bool {
+	switch e := err.(type) {
+	case *fs.PathError:
+		return e.Op == "write" && e.Path == of && errors.Is(e.Err, syscall.EPIPE)
+	case interface{ Unwrap() []error }:
+		return !slices.ContainsFunc(e.Unwrap(), func(part error) bool { return !brokenPipe(part, of) })
+	case interface{ Unwrap() error }:
+		return brokenPipe(e.Unwrap(), of)
+	}
+	return false
 }
 
 // plain writes corral's own words, without the engine's names for containers.
@@ -191,7 +220,7 @@ func (a *app) sayf(format string, args ...any) {
 	for i, l := range lines {
 		lines[i] = printable.Escape(l)
 	}
-	fmt.Fprintln(plain{a.err}, strings.Join(lines, "\n"))
+	a.live.over(func() { fmt.Fprintln(plain{a.err}, strings.Join(lines, "\n")) })
 }
 
 // invalid reports whether an error is a mistake in the policy or the request.
@@ -255,7 +284,8 @@ func (a *app) connect(ctx context.Context) (*engine.Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e.Progress = a.sayf
+	e.Progress, e.Watcher = a.sayf, a.watcher()
+	a.timings.lap("engine found")
 	return e, nil
 }
 
@@ -296,6 +326,7 @@ func (a *app) with(ctx context.Context, f func(*project, *engine.Engine) error) 
 	if err != nil {
 		return err
 	}
+	a.timings.lap("policy read")
 	e, err := a.connect(ctx)
 	if err != nil {
 		return err

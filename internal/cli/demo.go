@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/corral-sandbox/corral/internal/engine"
 	"github.com/corral-sandbox/corral/internal/exit"
@@ -360,19 +359,10 @@ func (a *app) good(s string) string { return a.paint("32", s) }
 func (a *app) bad(s string) string  { return a.paint("31;1", s) }
 
 // columns is the width of the person's terminal; plenty without one.
-func (a *app) columns() int {
-	if f, ok := a.out.(*os.File); ok {
-		if width, _, err := term.GetSize(int(f.Fd())); err == nil && width > 0 {
-			return width
-		}
-	}
-	return 1000
-}
+func (a *app) columns() int { return columns(a.out) }
 
-// colour says whether the person's terminal wants colours; see no-color.org.
-func (a *app) colour() bool {
-	return terminal(a.out) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
-}
+// colour says whether the person's terminal wants colours.
+func (a *app) colour() bool { return moving(a.out) }
 
 // paint colours words of ours.
 func (a *app) paint(code, s string) string {

@@ -15,6 +15,7 @@ import (
 	"github.com/corral-sandbox/corral/internal/policy"
 	"github.com/corral-sandbox/corral/internal/printable"
 	"github.com/corral-sandbox/corral/internal/profile"
+	"github.com/corral-sandbox/corral/internal/spelling"
 )
 
 func (a *app) init() *cobra.Command {
@@ -33,7 +34,11 @@ directory that holds several repositories: there corral run asks first.`,
 			}
 			starter, err := profile.Starter(name)
 			if err != nil {
-				return exit.Invalidf("there is "+strings.Join(profile.Names(), ", "), "there is no profile %q", name)
+				hint := "there is " + strings.Join(profile.Names(), ", ")
+				if near := spelling.Nearest(name, profile.Names()); near != "" {
+					hint = fmt.Sprintf("did you mean %s?", near)
+				}
+				return exit.Invalidf(hint, "there is no profile %q", name)
 			}
 			file, err := writePolicy(dir, starter)
 			if err != nil {

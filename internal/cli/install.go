@@ -95,13 +95,13 @@ func (a *app) runInstall(ctx context.Context, subnet string, making, repair, asJ
 		case !making:
 			err = showFinding(a.out, f, a.colour())
 		case f.Result != spec.OK:
-			err = showFinding(a.err, f, terminal(a.err) && a.colour())
+			err = showFinding(a.err, f, moving(a.err))
 		}
 		if failure == nil {
 			failure = err
 		}
 	}
-	ready, err := engine.Survey(ctx, engine.Machine{Settings: set, Make: making, Repair: repair, Trusted: certificates, Progress: a.progress}, tell)
+	ready, err := engine.Survey(ctx, engine.Machine{Settings: set, Make: making, Repair: repair, Trusted: certificates, Progress: a.progress, Watcher: a.watcher()}, tell)
 	if err != nil {
 		return err
 	}
@@ -126,7 +126,7 @@ func (a *app) runInstall(ctx context.Context, subnet string, making, repair, asJ
 }
 
 func (a *app) progress(format string, args ...any) {
-	fmt.Fprintf(a.err, "corral: "+format+"\n", args...)
+	a.live.over(func() { fmt.Fprintf(a.err, "corral: "+format+"\n", args...) })
 }
 
 // showFinding is one line for a person, and one with what to do.

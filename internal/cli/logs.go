@@ -23,7 +23,7 @@ of a program that draws on the whole screen there may be nothing.`,
 		Example: `  corral logs
   corral logs -f
   corral logs gate`,
-		ValidArgs: []string{"main", "gate"},
+		ValidArgsFunction: a.services,
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) > 1 {
 				return exit.Invalidf("see corral logs --help", "corral logs takes one service, got %q", args[1])

@@ -123,7 +123,8 @@ func (a *app) policyCheck() *cobra.Command {
 		Short: "Say whether the policy allows a host, and by which line",
 		Long: `Answers from the policy alone: nothing is looked up or connected to. Without a
 port it is 443. Exit 1 if it is denied.`,
-		Example: "  corral policy check github.com:22",
+		Example:           "  corral policy check github.com:22",
+		ValidArgsFunction: a.hosts,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return exit.Invalidf("write corral policy check HOST[:PORT]", "%s takes one host, got %d", c.CommandPath(), len(args))

@@ -33,3 +33,26 @@ func TestSandboxIsWell(t *testing.T) {
 		}
 	}
 }
+
+// Since when a service is up, and whether its container was started before.
+func TestUpSince(t *testing.T) {
+	now := time.Now()
+	for _, c := range []struct {
+		made, started time.Duration // ago
+		want          string
+	}{
+		{2*time.Hour + 5*time.Minute, 2*time.Hour + 5*time.Minute - time.Second, "for 2h04m"},
+		{48 * time.Hour, time.Minute, "for 1m"},
+	} {
+		rows := upSince(engine.Health{Made: now.Add(-c.made), Started: now.Add(-c.started)}, now)
+		if len(rows) != 1 || rows[0][1] != c.want || rows[0][2] != "since "+now.Add(-c.started).Format(time.DateTime) {
+			t.Errorf("%v: %q", c, rows)
+		}
+		if again := c.made-c.started > startWithin; again != (len(rows[0]) == 4) {
+			t.Errorf("%v: started again: %q", c, rows)
+		}
+	}
+	if rows := upSince(engine.Health{}, now); rows != nil {
+		t.Errorf("not up: %q", rows)
+	}
+}

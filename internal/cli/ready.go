@@ -109,7 +109,11 @@ func (a *app) ready(ctx context.Context, p *project, to purpose) error {
 		return err
 	}
 	p.host.GitName, p.host.GitEmail = host.GitIdentity(ctx, p.host.Homes[0])
-	return p.shield()
+	if err := p.shield(); err != nil {
+		return err
+	}
+	a.timings.lap("policy accepted; secrets, hooks, state, shields")
+	return nil
 }
 
 // identity is what of this machine and of the person an image is built with.

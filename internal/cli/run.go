@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -43,6 +44,7 @@ no agent of its own, they are the command.`,
 		},
 	}
 	a.acceptFlag(c)
+	a.timed(c)
 	return c
 }
 
@@ -65,10 +67,12 @@ func (a *app) runAgent(ctx context.Context, p *project, e *engine.Engine, args [
 		}
 		return err
 	}
+	a.timings.lap("first look at the repositories")
 	lost := a.guard(ctx, e, g, id, t.TTY)
 	code, err := e.Attach(ctx, id, t, a.in, a.out, a.err)
+	a.timings.lap("handover and agent, to its end")
 	if t.TTY {
-		fmt.Fprint(a.err, sane)
+		a.restore()
 	}
 	var denied []string
 	if why := lost(); why == "" {
@@ -78,6 +82,7 @@ func (a *app) runAgent(ctx context.Context, p *project, e *engine.Engine, args [
 	}
 	gone := a.end(ctx, e, g, id) // the agent's status stands, whatever becomes of its containers
 	w.end(ctx, a, p, gone)
+	a.timings.lap("all of it removed")
 	if err != nil {
 		return err
 	}
@@ -121,6 +126,14 @@ func (a *app) guard(ctx context.Context, e *engine.Engine, g *engine.Gate, servi
 // sane brings a terminal back to where what corral says can be seen, whatever
 // the agent left it in: the main screen, a soft reset, plain characters.
 const sane = "\x1b[?1049l\x1b[!p\x1b[0m"
+
+// restore does so, where corral may write such things. It paints nothing, so NO_COLOR
+// says nothing of it.
+func (a *app) restore() {
+	if terminal(a.err) && os.Getenv("TERM") != "dumb" {
+		fmt.Fprint(a.err, sane)
+	}
+}
 
 // bring brings up a sandbox to the point where its service can be started.
 // Another one of the same policy is in its way, also what is left of one.

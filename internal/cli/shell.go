@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -74,7 +73,7 @@ func (a *app) enter(ctx context.Context, p *project, e *engine.Engine, args []st
 	t := engine.Terminal{TTY: terminal(a.in) && terminal(a.out), Stdin: true}
 	code, err := e.Beside(ctx, service.ID, args, env, t, a.in, a.out, a.err)
 	if t.TTY {
-		fmt.Fprint(a.err, sane)
+		a.restore()
 	}
 	if err != nil {
 		return err

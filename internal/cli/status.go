@@ -203,21 +203,22 @@ func (a *app) showStatus(r statusReport, asJSON bool) error {
 	return nil
 }
 
-// serviceRows are whose network a service has, of which class, and how its gate
+// serviceRows are since when a service is up, whose network a service has, of which class, and how its gate
 // is.
 func serviceRows(h engine.Health, now time.Time) [][]string {
+	up := upSince(h, now)
 	if h.Behind == "" {
-		return [][]string{{"network", "none"}}
+		return append(up, []string{"network", "none"})
 	}
 	if h.Gate == nil {
-		return [][]string{{"network", "of " + cell(h.Behind)}}
+		return append(up, []string{"network", "of " + cell(h.Behind)})
 	}
 	g := *h.Gate
 	class := cell(string(g.Class))
 	if class == "" {
 		class = "none"
 	}
-	rows := [][]string{{"network", "of " + cell(h.Behind), "egress " + class, fmt.Sprintf("namespace %d", g.NetNS)}}
+	rows := append(up, []string{"network", "of " + cell(h.Behind), "egress " + class, fmt.Sprintf("namespace %d", g.NetNS)})
 	if g.WorkerRestarts > 0 {
 		rows = append(rows, []string{"gate", "its worker was replaced", count(uint64(g.WorkerRestarts))})
 	}
@@ -253,6 +254,22 @@ func serviceRows(h engine.Health, now time.Time) [][]string {
 		more = append(more[:mostRows], []string{"", fmt.Sprintf("and %d more (--json has them)", n)})
 	}
 	return append(rows, more...)
+}
+
+// startWithin is how long after it was made a container is started for the first time.
+const startWithin = time.Minute
+
+// upSince is since when a service runs, and how old its container is where that was
+// started before.
+func upSince(h engine.Health, now time.Time) [][]string {
+	if h.Started.IsZero() {
+		return nil
+	}
+	row := []string{"up", "for " + age(now.Sub(h.Started)), "since " + h.Started.Local().Format(time.DateTime)}
+	if h.Started.Sub(h.Made) > startWithin {
+		row = append(row, "started again, in a container of "+h.Made.Local().Format(time.DateTime))
+	}
+	return [][]string{row}
 }
 
 // age is a time as people say it.

@@ -55,6 +55,7 @@ leaves the sandbox up. corral enable has systemd start one at every boot.`,
 	c.Flags().BoolVar(&watch, "watch", false, "stay, wait for what is not there yet, and heal what ends")
 	c.Flags().Bool("wait", true, "return when all of it runs, as it does anyway")
 	a.acceptFlag(c)
+	a.timed(c)
 	return c
 }
 
@@ -96,6 +97,7 @@ func (a *app) upAndWatch(ctx context.Context) error {
 			return err
 		}
 	}
+	a.timings.tell(a.err) // the watch goes on for as long as it may
 	return a.keepUp(ctx, e, p, notes, err)
 }
 

@@ -31,6 +31,7 @@ func (e *Engine) CreateService(ctx context.Context, g *Gate, s plan.Service, sec
 	if err != nil {
 		return "", err
 	}
+	e.lap("image of service %s", s.Name)
 	if err := unmoved(s.Mounts); err != nil {
 		return "", err
 	}
@@ -62,6 +63,7 @@ func (e *Engine) CreateService(ctx context.Context, g *Gate, s plan.Service, sec
 	if err != nil {
 		return "", e.unlessTakenDown(ctx, g.ID, fmt.Errorf("service %s: %w", s.Name, err))
 	}
+	e.lap("service %s created", s.Name)
 	return id, nil
 }
 

@@ -102,6 +102,7 @@ type Machine struct {
 	// Trusted are certificates that building the gate image trusts, in PEM.
 	Trusted  [][]byte
 	Progress func(format string, args ...any)
+	Watcher
 }
 
 // survey is a machine being looked at, with what has come to light.
@@ -125,7 +126,9 @@ func Survey(ctx context.Context, m Machine, tell func(Finding)) (bool, error) {
 	s.tried = once(s.try)
 	unmet := map[string]bool{}
 	for _, c := range Conditions {
+		done := s.waiting("looking at %s", c.Name)
 		f := s.judge(ctx, c, unmet)
+		done()
 		if ctx.Err() != nil {
 			return false, context.Cause(ctx)
 		}

@@ -68,8 +68,10 @@ type Engine struct {
 	// Trusted are certificates, in PEM, that building the gate image trusts.
 	Trusted [][]byte
 
-	// Progress is told what takes long. Never nil.
+	// Progress is told what a person should know, a line at a time. Never nil.
 	Progress func(format string, args ...any)
+	// Watcher is told how far it is.
+	Watcher
 }
 
 // NotUsable is an engine that corral cannot work with, and the remedy.

@@ -60,12 +60,14 @@ func (e *Engine) StartGate(ctx context.Context, guests host.Guests, net plan.Net
 	if err != nil {
 		return nil, err
 	}
+	e.lap("image of the gate")
 	var conflict error
 	for range attempts {
 		g, err := e.createGate(ctx, image, guests, net, purpose, draft)
 		if err != nil {
 			return nil, err
 		}
+		e.lap("gate created")
 		err = e.open(ctx, g)
 		if err == nil {
 			return g, nil
@@ -221,16 +223,19 @@ func (e *Running) Error() string {
 func (e *Engine) open(ctx context.Context, g *Gate) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, render.GateReadyWithin, &GateFailed{Reasons: []string{fmt.Sprintf("it was not ready within %v", render.GateReadyWithin)}})
 	defer cancel()
+	defer e.waiting("waiting for the gate: names, rules, self-check")()
 	stream, err := e.Start(ctx, g.ID)
 	if err != nil {
 		return fmt.Errorf("gate: %w", err)
 	}
 	defer stream.Close()
+	lap := e.gateLaps()
 	for {
 		line, more := stream.Next()
 		if !more {
 			break
 		}
+		lap(line)
 		if warning, ok := strings.CutPrefix(line, spec.GateWarning); ok {
 			e.Progress("warning: %s", printable.Escape(warning))
 		}

@@ -42,7 +42,7 @@ func (e *Engine) fillGuests(ctx context.Context, image, name string) error {
 	if err := e.api.VolumeRemove(ctx, name, true); err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("guest volume %s holds something else: %w", name, err)
 	}
-	e.Progress("filling the volume of guest binaries")
+	defer e.working("filling the volume of guest binaries")()
 	filler, err := e.create(ctx, request{
 		config: &container.Config{Image: image, Labels: map[string]string{labelRole: RoleTool}},
 		host: &container.HostConfig{

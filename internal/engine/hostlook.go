@@ -39,7 +39,7 @@ func lookEngine(ctx context.Context, s *survey) Finding {
 	if s.e, err = reach(ctx); err != nil {
 		return found(err)
 	}
-	s.e.Progress, s.e.Trusted = s.Progress, s.Trusted
+	s.e.Progress, s.e.Trusted, s.e.Watcher = s.Progress, s.Trusted, s.Watcher
 	if s.said, err = s.e.said(ctx, s.command); err != nil {
 		return found(err)
 	}

@@ -125,7 +125,7 @@ func (e *Engine) build(ctx context.Context, repo, base string, tree render.Tree,
 	} else if !errdefs.IsNotFound(err) {
 		return Built{}, fmt.Errorf("image %s: %w", tag, err)
 	}
-	e.Progress("building %s", what)
+	defer e.working("building %s", what)()
 	said, err := e.made(ctx, tree, tag)
 	if vanished(err) && ctx.Err() == nil {
 		said, err = e.made(ctx, tree, tag)
@@ -203,8 +203,10 @@ func lastWords(s string) string {
 func (e *Engine) base(ctx context.Context, name string) (string, error) {
 	got, err := e.api.ImageInspect(ctx, name)
 	if errdefs.IsNotFound(err) {
-		e.Progress("pulling %s", name)
-		if _, err := e.docker(ctx, nil, "pull", "--quiet", name); err != nil {
+		done := e.working("pulling %s", name)
+		_, err := e.docker(ctx, nil, "pull", "--quiet", name)
+		done()
+		if err != nil {
 			return "", fmt.Errorf("image %s is not there and could not be pulled: %w", name, err)
 		}
 		got, err = e.api.ImageInspect(ctx, name)

@@ -183,6 +183,10 @@ type Health struct {
 	// Behind is the gate whose network namespace the service is in; empty if that
 	// gate is gone.
 	Behind string `json:"behind,omitempty"`
+	// Made and Started are when its container was made and last started, by the
+	// engine's clock; zero where it does not run, or the engine does not say.
+	Made    time.Time `json:"made,omitzero"`
+	Started time.Time `json:"started,omitzero"`
 	// Gate is what the gate said; nil if it did not answer.
 	Gate *spec.GateStatus `json:"gate,omitempty"`
 
@@ -216,7 +220,12 @@ func (e *Engine) Health(ctx context.Context, members []Member) []Health {
 				status = &got
 			}
 		}
-		out = append(out, health(services[name], gate, status))
+		h := health(services[name], gate, status)
+		if s, known := e.stateOf(ctx, services[name].ID); known && s.Running {
+			h.Made = services[name].Created
+			h.Started, _ = time.Parse(time.RFC3339Nano, s.StartedAt)
+		}
+		out = append(out, h)
 	}
 	for _, name := range slices.Sorted(maps.Keys(gates)) {
 		if _, there := services[name]; !there {

@@ -34,7 +34,13 @@ func (e *Engine) Begin(ctx context.Context, id string) error {
 	if err := e.api.ContainerStart(ctx, id, container.StartOptions{}); err != nil {
 		return fmt.Errorf("service: %w", err)
 	}
-	return e.Begun(ctx, id)
+	e.lap("service started")
+	defer e.waiting("waiting for the handover")()
+	err := e.Begun(ctx, id)
+	if err == nil {
+		e.lap("handover, to the harness's start")
+	}
+	return err
 }
 
 // ErrHandover is a service that was started and whose harness does not run yet.
@@ -186,8 +192,11 @@ func (e *Engine) Prepare(ctx context.Context, guests host.Guests, net plan.Netwo
 	if err != nil {
 		return err
 	}
-	_, _, err = e.Build(ctx, guests, p, tree)
-	return err
+	if _, _, err = e.Build(ctx, guests, p, tree); err != nil {
+		return err
+	}
+	e.lap("plan; images that were missing")
+	return nil
 }
 
 // Carry sees to it that what the gate of g needs of the host is carried.

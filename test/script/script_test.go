@@ -4,10 +4,12 @@
 package script
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -16,6 +18,7 @@ import (
 func TestScripts(t *testing.T) {
 	bin := t.TempDir()
 	build(t, bin)
+	quietAboutReaders(t, bin)
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata",
 		Setup: func(env *testscript.Env) error {
@@ -30,6 +33,40 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "own": own},
 	})
+}
+
+// quietAboutReaders sees to it that who reads what was asked for may stop, as head
+// does, and corral has nothing to say of that.
+func quietAboutReaders(t *testing.T, bin string) {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "corral.yaml"), []byte("profile: shell\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if os.Getuid() == 0 {
+		if err := errors.Join(os.Chown(dir, 12345, 12345), os.Chown(filepath.Join(dir, "corral.yaml"), 12345, 12345)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, args := range [][]string{
+		{"version"}, {"version", "--json"}, {"--help"}, {"policy", "show"}, {"policy", "show", "--json"}, {"policy", "schema"}, {"policy", "diff", "--json"},
+		{"completion", "bash"}, {"install", "--check"}, {"install", "--check", "--json"},
+	} {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Close()
+		c := exec.Command(filepath.Join(bin, "corral"), args...)
+		var errs strings.Builder
+		c.Dir, c.Stdout, c.Stderr = dir, w, &errs
+		c.Env = []string{"HOME=" + t.TempDir(), "PATH=" + os.Getenv("PATH"), "DOCKER_HOST=unix:///nonexistent/docker.sock", "CORRAL_RESOLVERS=10.0.0.53"}
+		err = c.Run()
+		w.Close()
+		if exited := (*exec.ExitError)(nil); err != nil && (!errors.As(err, &exited) || exited.ExitCode() != 1) || errs.Len() > 0 {
+			t.Errorf("%q, nobody reads: %v, %q", args, err, errs.String())
+		}
+	}
 }
 
 // build makes the binaries, as go install would.

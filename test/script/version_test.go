@@ -81,7 +81,7 @@ func TestGoInstallOfAVersion(t *testing.T) {
 // tracked lists what a version of the module would be made of.
 func tracked(t *testing.T) []string {
 	t.Helper()
-	out, err := exec.Command("git", "-C", "../..", "ls-files", "-z").Output()
+	out, err := exec.Command("git", "-C", "../..", "ls-files", "-z", "--cached", "--others", "--exclude-standard").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
