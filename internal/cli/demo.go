@@ -193,7 +193,7 @@ func (a *app) runDemo(ctx context.Context) (err error) {
 	fmt.Fprintf(a.out, "%d attempts: %d blocked, %d not there to try, %d escaped; %d packets left\n",
 		tally.total, tally.blocked, tally.absent, tally.escaped, packets.Packets)
 	if tally.total == 0 || tally.escaped > 0 || packets.Packets > 0 {
-		return exit.Failedf("", "the fence did not hold")
+		return exit.Failedf("run no agent behind it; SECURITY.md says how to report it: keep what stands above", "the fence did not hold")
 	}
 	return verified
 }

@@ -39,7 +39,7 @@ func (a *app) preLaunch(ctx context.Context, p *project) error {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
-			return exit.Failedf("", "%s: hook %q: %w", h.Pos, h.Text, err)
+			return exit.Failedf("what it said stands above; it runs in the project directory, without input and without the secrets: try it there", "%s: hook %q: %w", h.Pos, h.Text, err)
 		}
 	}
 	return nil

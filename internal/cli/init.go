@@ -63,7 +63,7 @@ func writePolicy(dir string, content []byte) (string, error) {
 		dir, err = filepath.EvalSymlinks(dir)
 	}
 	if err != nil {
-		return "", exit.Invalidf("", "project directory: %w", err)
+		return "", exit.Invalidf("--project names the directory to write the policy in", "project directory: %w", err)
 	}
 	person, err := who(dir)
 	if err != nil {

@@ -117,7 +117,7 @@ func (a *app) runInstall(ctx context.Context, subnet string, making, repair, asJ
 	case ready:
 		fmt.Fprintln(a.err, "corral: this machine is ready")
 	default:
-		return exit.Failedf("", "this machine is not ready: %d of what a fence stands on does not hold", tally.Failed)
+		return exit.Failedf("what to do stands above with each; corral install --check shows all of it", "this machine is not ready: %d of what a fence stands on does not hold", tally.Failed)
 	}
 	if err == nil && !ready {
 		return exit.Status(exit.Failed)

@@ -141,7 +141,7 @@ func (a *app) find() (file, dir string, err error) {
 		dir, err = filepath.EvalSymlinks(dir)
 	}
 	if err != nil {
-		return "", "", exit.Invalidf("", "project directory: %w", err)
+		return "", "", exit.Invalidf("--project names the directory that the agent works in", "project directory: %w", err)
 	}
 	if !utf8.ValidString(dir) || !utf8.ValidString(file) {
 		return "", "", exit.Invalidf("the engine takes UTF-8 only: rename it", "the path %q is not UTF-8", dir)

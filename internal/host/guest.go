@@ -45,7 +45,7 @@ func Companion(name string) (string, error) {
 			return path, nil
 		}
 	}
-	return "", fmt.Errorf("%s is neither in %s nor in %s: install it together with corral (make build)", name, dirs[0], filepath.Clean(dirs[1]))
+	return "", fmt.Errorf("%s is neither in %s nor in %s: install it together with corral (make install)", name, dirs[0], filepath.Clean(dirs[1]))
 }
 
 func guestsAt(dir string) (Guests, error) {
@@ -54,7 +54,7 @@ func guestsAt(dir string) (Guests, error) {
 		path := filepath.Join(dir, name)
 		b, err := os.ReadFile(path)
 		if err != nil {
-			return nil, fmt.Errorf("%s is not beside corral (%w): install them together (make build)", name, err)
+			return nil, fmt.Errorf("%s is not beside corral (%w): install them together (make install)", name, err)
 		}
 		if err := static(path); err != nil {
 			return nil, fmt.Errorf("%s is not a static Linux program (%w): build it with CGO_ENABLED=0", path, err)

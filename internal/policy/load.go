@@ -236,7 +236,7 @@ func trusted(path, foreign string, file, dir *syscall.Stat_t, owners []uint32) e
 	case writable(file):
 		return exit.Invalidf(fmt.Sprintf("chmod go-w %q", path), "the file is writable by others (mode %04o)", file.Mode&0o777)
 	case dir.Uid != 0 && !slices.Contains(owners, dir.Uid):
-		return exit.Invalidf("", "its directory %s belongs to uid %d, not to uid %d", in, dir.Uid, owners[0])
+		return exit.Invalidf(foreign, "its directory %s belongs to uid %d, not to uid %d", in, dir.Uid, owners[0])
 	case writable(dir):
 		return exit.Invalidf(fmt.Sprintf("chmod go-w %q", in), "its directory %s is writable by others (mode %04o)", in, dir.Mode&0o777)
 	}
