@@ -204,10 +204,10 @@ func (e *Engine) base(ctx context.Context, name string) (string, error) {
 	got, err := e.api.ImageInspect(ctx, name)
 	if errdefs.IsNotFound(err) {
 		done := e.working("pulling %s", name)
-		_, err := e.docker(ctx, nil, "pull", "--quiet", name)
+		_, failure := e.docker(ctx, nil, "pull", "--quiet", name)
 		done()
-		if err != nil {
-			return "", fmt.Errorf("image %s is not there and could not be pulled: %w", name, err)
+		if failure != nil {
+			return "", fmt.Errorf("image %s is not there and could not be pulled: %w", name, failure)
 		}
 		got, err = e.api.ImageInspect(ctx, name)
 	}
