@@ -102,6 +102,6 @@ demo: setup build
 ci:
 	.ci/run
 
-#: ci with a minute for each fuzz target, every mutant of containers, and more tools under the filter
+#: ci with a minute for each fuzz target, every mutant of containers, every engine call failed, and more tools under the filter
 long:
-	FUZZTIME=60s CORRAL_TEST_MUTANTS=. CORRAL_TEST_TOOLS=all .ci/run
+	FUZZTIME=60s CORRAL_TEST_MUTANTS=. CORRAL_TEST_TOOLS=all CORRAL_TEST_SWEEPS=all .ci/run

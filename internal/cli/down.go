@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -52,7 +53,7 @@ for the next run.`,
 				return err
 			}
 			a.stopUnits(c.Context(), file)
-			if err := e.Down(c.Context(), members); err != nil {
+			if err := errors.Join(e.Down(c.Context(), members), e.SweepTools(c.Context())); err != nil {
 				return err
 			}
 			if len(members) == 0 {

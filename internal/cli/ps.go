@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -55,6 +57,10 @@ type sandboxUp struct {
 	Created  time.Time       `json:"created"`
 	Well     bool            `json:"well"`
 	Services []serviceStatus `json:"services"`
+	// Relays carry what its policy opens of the host's loopback.
+	Relays []engine.RelayHealth `json:"relays,omitempty"`
+	// ImagesGone are the containers whose images are gone by their names.
+	ImagesGone []string `json:"images_gone,omitempty"`
 }
 
 type serviceStatus struct {
@@ -70,12 +76,12 @@ func (a *app) sandboxes(ctx context.Context) (sandboxList, error) {
 	if err != nil {
 		return r, err
 	}
-	all, err := e.Members(ctx, "")
+	members, err := e.Members(ctx, "")
 	if err != nil {
 		return r, err
 	}
 	var of [][]engine.Member
-	for _, m := range all {
+	for _, m := range members {
 		i := slices.IndexFunc(of, func(o []engine.Member) bool { return o[0].Sandbox == m.Sandbox && o[0].Policy == m.Policy })
 		if i < 0 {
 			i, of = len(of), append(of, nil)
@@ -84,22 +90,28 @@ func (a *app) sandboxes(ctx context.Context) (sandboxList, error) {
 	}
 	slices.SortStableFunc(of, func(x, y []engine.Member) int { return strings.Compare(x[0].Sandbox, y[0].Sandbox) })
 	r.Sandboxes = make([]sandboxUp, len(of))
-	var wg sync.WaitGroup
+	var all sync.WaitGroup
+	errs := make([]error, len(of))
 	for i, members := range of {
-		wg.Go(func() { r.Sandboxes[i] = sandbox(members, e.Health(ctx, members)) })
+		all.Go(func() {
+			var relays []engine.RelayHealth
+			relays, errs[i] = e.RelayHealth(ctx, members)
+			r.Sandboxes[i] = sandbox(members, e.Health(ctx, members), relays)
+		})
 	}
-	wg.Wait()
+	all.Wait()
 	// What cannot be told is none of it.
 	own, _ := ownUnits(func(string) bool { return true })
 	for i, s := range r.Sandboxes {
 		r.Sandboxes[i].Enabled = slices.ContainsFunc(own, func(u enabledUnit) bool { return u.starts && u.sandbox == s.Sandbox })
 	}
-	return r, ctx.Err()
+	return r, cmp.Or(ctx.Err(), errors.Join(errs...))
 }
 
 // sandbox sums up the containers of one.
-func sandbox(members []engine.Member, health []engine.Health) sandboxUp {
-	s := sandboxUp{Sandbox: members[0].Sandbox, Purpose: members[0].Purpose, Policy: members[0].Policy, Well: len(health) > 0, Services: []serviceStatus{}}
+func sandbox(members []engine.Member, health []engine.Health, relays []engine.RelayHealth) sandboxUp {
+	s := sandboxUp{Sandbox: members[0].Sandbox, Purpose: members[0].Purpose, Policy: members[0].Policy, Services: []serviceStatus{}, Relays: relays, ImagesGone: unnamed(members)}
+	s.Well = len(health) > 0 && len(allUnwell(health, relays, s.ImagesGone)) == 0
 	for _, m := range members {
 		if s.Created.IsZero() || m.Created.Before(s.Created) {
 			s.Created = m.Created
@@ -107,7 +119,6 @@ func sandbox(members []engine.Member, health []engine.Health) sandboxUp {
 	}
 	for _, h := range health {
 		s.Services = append(s.Services, serviceStatus{Service: h.Service, State: h.State, OK: unwell(h) == ""})
-		s.Well = s.Well && unwell(h) == ""
 	}
 	return s
 }
@@ -119,6 +130,20 @@ var purposes = map[string]string{
 	engine.PurposeVerify: "a proof",
 	engine.PurposeDemo:   "the demo",
 	engine.PurposeCheck:  "a check of this machine",
+}
+
+// wrongWith is the first thing that is wrong with a sandbox: what it lacks to run at
+// all before what it can run without.
+func wrongWith(s sandboxUp) string {
+	for _, v := range s.Services {
+		if !v.OK {
+			return v.Service + ": " + v.State
+		}
+	}
+	for _, wrong := range allUnwell(nil, s.Relays, s.ImagesGone) {
+		return wrong
+	}
+	return "not well"
 }
 
 func (a *app) showSandboxes(r sandboxList, asJSON bool, now time.Time) error {
@@ -133,8 +158,8 @@ func (a *app) showSandboxes(r sandboxList, asJSON bool, now time.Time) error {
 		if !s.Well {
 			state = "nothing of it runs"
 		}
-		if i := slices.IndexFunc(s.Services, func(v serviceStatus) bool { return !v.OK }); i >= 0 {
-			state = s.Services[i].Service + ": " + s.Services[i].State
+		if len(s.Services) > 0 && !s.Well {
+			state = wrongWith(s)
 		}
 		purpose, known := purposes[s.Purpose]
 		if !known {

@@ -11,19 +11,27 @@ import (
 // What nobody can say anything good of is not well.
 func TestSandboxIsWell(t *testing.T) {
 	t.Parallel()
-	members := []engine.Member{{Sandbox: "a-1", Created: noon}, {Sandbox: "a-1", Created: noon.Add(-time.Minute)}}
+	members := []engine.Member{{Sandbox: "a-1", Created: noon}, {Sandbox: "a-1", Service: "main", Role: engine.RoleGate, Created: noon.Add(-time.Minute)}}
+	carried, uncarried := engine.RelayHealth{Carries: "8081", State: "relay running", OK: true}, engine.RelayHealth{Carries: "8082", State: "relay is gone (corral up makes it anew)"}
 	fine, wrong := engine.Health{Service: "main", State: "running", OK: true}, engine.Health{Service: "more", State: "paused"}
 	for _, c := range []struct {
 		health []engine.Health
+		relays []engine.RelayHealth
+		images bool // they are there
 		well   bool
 		says   string
 	}{
-		{nil, false, "nothing of it runs"},
-		{[]engine.Health{fine}, true, "well"},
-		{[]engine.Health{fine, wrong}, false, "more: paused"},
-		{[]engine.Health{wrong, fine}, false, "more: paused"},
+		{nil, nil, true, false, "nothing of it runs"},
+		{[]engine.Health{fine}, nil, true, true, "well"},
+		{[]engine.Health{fine, wrong}, nil, true, false, "more: paused"},
+		{[]engine.Health{wrong, fine}, nil, true, false, "more: paused"},
+		{[]engine.Health{fine}, []engine.RelayHealth{carried}, true, true, "well"},
+		{[]engine.Health{fine}, []engine.RelayHealth{carried, uncarried}, true, false, "host port 8082: relay is gone (corral up makes it anew)"},
+		{[]engine.Health{fine, wrong}, []engine.RelayHealth{uncarried}, true, false, "more: paused"},
+		{[]engine.Health{fine}, nil, false, false, "image of gate: is gone (corral build makes it anew)"},
 	} {
-		s := sandbox(members, c.health)
+		members[1].Unnamed = !c.images
+		s := sandbox(members, c.health, c.relays)
 		if s.Well != c.well || !s.Created.Equal(noon.Add(-time.Minute)) {
 			t.Errorf("%+v: %+v", c.health, s)
 		}

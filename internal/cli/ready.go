@@ -33,6 +33,9 @@ func (a *app) begin(ctx context.Context, e *engine.Engine, p *project, to purpos
 		return nil, err
 	}
 	err = e.Clear(ctx, p.policy.File) // again: now nobody comes between
+	if err == nil {
+		err = e.SweepTools(ctx)
+	}
 	left := false
 	if err == nil {
 		left, err = untold(p.policy.File)

@@ -77,8 +77,11 @@ func (a *app) observe(ctx context.Context) (statusReport, error) {
 		gate = r.Services[0].Gate
 	}
 	r.Changed, r.Unbound = changed(now, members, gate), unbound(now, members)
-	r.Well = !r.Unbound && !slices.ContainsFunc(r.Services, func(h engine.Health) bool { return unwell(h) != "" }) &&
-		!slices.ContainsFunc(r.Relays, func(h engine.RelayHealth) bool { return !h.OK })
+	r.ImagesGone = unnamed(members)
+	if r.NetworkGone, err = e.NetworkGone(ctx); err != nil {
+		return r, err
+	}
+	r.Well = !r.Unbound && !r.NetworkGone && len(allUnwell(r.Services, r.Relays, r.ImagesGone)) == 0
 	r.findings, r.blind = changedSince(ctx, r.Sandbox)
 	if r.blind != nil {
 		r.Well, r.Blind = false, printable.Escape(r.blind.Error())
@@ -107,6 +110,35 @@ func unwell(h engine.Health) string {
 	return h.Service + ": " + cut(printable.Escape(why), mostState)
 }
 
+// allUnwell is what is wrong with a sandbox, a line each.
+func allUnwell(services []engine.Health, relays []engine.RelayHealth, images []string) []string {
+	var wrong []string
+	for _, h := range services {
+		if why := unwell(h); why != "" {
+			wrong = append(wrong, why)
+		}
+	}
+	for _, h := range relays {
+		if !h.OK {
+			wrong = append(wrong, carriedRow(h))
+		}
+	}
+	for _, name := range images {
+		wrong = append(wrong, imageRow(name))
+	}
+	return wrong
+}
+
+// carriedRow says how a port of the host's is carried.
+func carriedRow(h engine.RelayHealth) string {
+	return fmt.Sprintf("host port %s: %s", cell(h.Carries), cut(printable.Escape(h.State), mostState))
+}
+
+// imageRow says that an image is gone under what was made of it.
+func imageRow(name string) string {
+	return fmt.Sprintf("image of %s: is gone (corral build makes it anew)", cell(name))
+}
+
 // statusReport is what status says.
 type statusReport struct {
 	Version int    `json:"version"`
@@ -122,6 +154,11 @@ type statusReport struct {
 	Unit *unitReport `json:"unit,omitempty"`
 	// Relays carry what the policy opens of the host's loopback.
 	Relays []engine.RelayHealth `json:"relays,omitempty"`
+	// ImagesGone are the containers whose images the engine has not any more by their
+	// names: what runs goes on.
+	ImagesGone []string `json:"images_gone,omitempty"`
+	// NetworkGone says that there is no corral network on this machine.
+	NetworkGone bool `json:"network_gone,omitempty"`
 	// WayBack is what the agent changed that this machine would execute.
 	WayBack []changedFile `json:"way_back"`
 
@@ -194,7 +231,13 @@ func (a *app) showStatus(r statusReport, asJSON bool) error {
 		}
 	}
 	for _, h := range r.Relays {
-		fmt.Fprintf(w, "host port %s: %s\n", cell(h.Carries), cut(printable.Escape(h.State), mostState))
+		fmt.Fprintln(w, carriedRow(h))
+	}
+	for _, name := range r.ImagesGone {
+		fmt.Fprintln(w, imageRow(name))
+	}
+	if r.NetworkGone {
+		fmt.Fprintln(w, "the corral network of this machine is gone (corral up brings back that of an always-on sandbox, corral install makes it)")
 	}
 	if err := w.Flush(); err != nil {
 		return err

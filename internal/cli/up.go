@@ -144,11 +144,18 @@ func (a *app) bringUp(ctx context.Context, e *engine.Engine, p *project) (notes 
 		return nil, err
 	}
 	defer unlock()
+	if err := e.SweepTools(ctx); err != nil {
+		return nil, err
+	}
 	home, err := state.Home()
 	if err != nil {
 		return nil, err
 	}
-	if err := state.SetWanted(home, p.id(), true); err != nil {
+	was, err := wanted(p.policy.File)
+	if err == nil {
+		err = state.SetWanted(home, p.id(), true)
+	}
+	if err != nil {
 		return nil, err
 	}
 	p.wanted = true
@@ -156,7 +163,7 @@ func (a *app) bringUp(ctx context.Context, e *engine.Engine, p *project) (notes 
 	if err != nil {
 		return nil, err
 	}
-	h, err := a.heal(ctx, e, p, members, to)
+	h, err := a.heal(ctx, e, p, members, to, was)
 	for _, note := range h.notes {
 		a.sayf("%s", note)
 	}
@@ -207,9 +214,10 @@ func stays(p *project) error {
 
 // heal brings up what is missing or wrong of an always-on sandbox, and touches
 // nothing else. The caller holds its lock since before members were listed. Hooks
-// run only toStart, which is from nothing.
-func (a *app) heal(ctx context.Context, e *engine.Engine, p *project, members []engine.Member, to purpose) (*healing, error) {
-	h := &healing{app: a, engine: e, project: p, to: to}
+// run only toStart, which is from nothing. What was to be up before stood on a machine
+// that is prepared: what is gone of that comes back, too.
+func (a *app) heal(ctx context.Context, e *engine.Engine, p *project, members []engine.Member, to purpose, was bool) (*healing, error) {
+	h := &healing{app: a, engine: e, project: p, to: to, was: was}
 	var err error
 	if h.guests, err = host.FindGuests(); err == nil {
 		err = h.heal(ctx, members)
@@ -223,6 +231,7 @@ type healing struct {
 	engine  *engine.Engine
 	project *project
 	to      purpose
+	was     bool // it was to be up before
 	guests  host.Guests
 	did     bool
 	notes   []string // what stays as it is and should be known
@@ -251,6 +260,12 @@ func (h *healing) heal(ctx context.Context, members []engine.Member) error {
 	}
 	if why != "" {
 		return h.anew(ctx, why)
+	}
+	if why, err = h.named(ctx); err != nil || why != "" {
+		if err == nil {
+			err = h.anew(ctx, why)
+		}
+		return err
 	}
 	if err := h.project.asUp(ctx, h.engine, h.service); err != nil {
 		return err
@@ -342,6 +357,9 @@ func (h *healing) anew(ctx context.Context, why string) error {
 	h.did = true
 	err := h.ready(ctx, h.project, h.to)
 	if err == nil {
+		err = h.connected(ctx)
+	}
+	if err == nil {
 		err = h.prepare(ctx)
 	}
 	for _, s := range h.project.policy.HostServices {
@@ -375,6 +393,56 @@ func (h *healing) anew(ctx context.Context, why string) error {
 		return err
 	}
 	return h.begin(ctx, w, id, func() bool { return h.end(ctx, h.engine, g, id) })
+}
+
+// connected brings back the network of a sandbox that was on it.
+func (h *healing) connected(ctx context.Context) error {
+	if !h.was {
+		return nil // corral install makes it, once it has looked at the machine
+	}
+	set, err := wished()
+	if err != nil {
+		return err
+	}
+	h.engine.Trusted = h.project.host.Certificates
+	_, err = h.engine.MendNetwork(ctx, h.guests, set.Subnet)
+	return err
+}
+
+// named builds images anew that are gone, by their names, under what is up: it goes
+// on with what it has of them, and nothing could be proven or made beside it. It says
+// why all is made anew, if what comes of the same files is another image now.
+func (h *healing) named(ctx context.Context) (why string, err error) {
+	lost := unnamed([]engine.Member{h.gate, h.service})
+	if len(lost) == 0 {
+		return "", nil
+	}
+	h.did = true
+	if err := h.ready(ctx, h.project, toHeal); err != nil {
+		return "", err
+	}
+	if err := h.prepare(ctx); err != nil {
+		return "", err
+	}
+	members, err := h.engine.Members(ctx, h.project.policy.File)
+	if err != nil {
+		return "", err
+	}
+	if still := unnamed(members); len(still) > 0 {
+		return "the image of " + strings.Join(still, " and of ") + " was gone, and is another one now", nil
+	}
+	return "", nil
+}
+
+// unnamed are the containers whose images have lost their names, as people call them.
+func unnamed(members []engine.Member) []string {
+	var out []string
+	for _, m := range members {
+		if m.Unnamed {
+			out = append(out, spoken(m))
+		}
+	}
+	return out
 }
 
 // prepare makes the images of what is asked for, and looks whether the rest of

@@ -133,7 +133,7 @@ func (a *app) healNow(ctx context.Context, e *engine.Engine, file string) (heale
 	if err != nil {
 		return healed{}, err
 	}
-	h, err := a.heal(ctx, e, p, members, to)
+	h, err := a.heal(ctx, e, p, members, to, true)
 	return healed{did: h.did, notes: h.notes}, err
 }
 
@@ -155,10 +155,12 @@ func allWell(ctx context.Context, e *engine.Engine, file string) error {
 	if len(members) == 0 {
 		return errors.New("nothing of it is up")
 	}
-	for _, h := range e.Health(ctx, members) {
-		if why := unwell(h); why != "" {
-			return errors.New(why)
-		}
+	relays, err := e.RelayHealth(ctx, members)
+	if err != nil {
+		return err
+	}
+	if wrong := allUnwell(e.Health(ctx, members), relays, unnamed(members)); len(wrong) > 0 {
+		return errors.New(wrong[0])
 	}
 	return nil
 }

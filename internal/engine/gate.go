@@ -226,7 +226,7 @@ func (e *Engine) open(ctx context.Context, g *Gate) error {
 	defer e.waiting("waiting for the gate: names, rules, self-check")()
 	stream, err := e.Start(ctx, g.ID)
 	if err != nil {
-		return fmt.Errorf("gate: %w", err)
+		return e.unlessTakenDown(ctx, g.ID, fmt.Errorf("gate: %w", err))
 	}
 	defer stream.Close()
 	lap := e.gateLaps()

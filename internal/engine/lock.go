@@ -11,6 +11,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/docker/docker/api/types/container"
+	images "github.com/docker/docker/api/types/image"
 )
 
 const (
@@ -43,7 +44,7 @@ func (e *Engine) lock(ctx context.Context, image string) (unlock func() error, e
 			<-turn
 		}
 	}()
-	told := false
+	told, other := false, false
 	for {
 		id, err := e.create(ctx, request{
 			name:   lockName,
@@ -52,6 +53,11 @@ func (e *Engine) lock(ctx context.Context, image string) (unlock func() error, e
 		})
 		if err == nil {
 			return sync.OnceValue(func() error { defer func() { <-turn }(); return e.remove(ctx, id) }), nil
+		}
+		if errdefs.IsNotFound(err) && !other { // it is never started: any image does
+			if other, image = e.anyImage(ctx, image); other {
+				continue
+			}
 		}
 		if !errdefs.IsConflict(err) {
 			return nil, fmt.Errorf("machine-wide lock: %w", err)
@@ -77,6 +83,15 @@ func (e *Engine) lock(ctx context.Context, image string) (unlock func() error, e
 			e.Progress("waiting for another corral (%s)", holder(held))
 		}
 	}
+}
+
+// anyImage is an image that the engine has, or image and false if it has none.
+func (e *Engine) anyImage(ctx context.Context, image string) (bool, string) {
+	list, err := e.api.ImageList(ctx, images.ListOptions{})
+	if err != nil || len(list) == 0 {
+		return false, image
+	}
+	return true, list[0].ID
 }
 
 // gone waits for a container's removal, for a while.

@@ -3,6 +3,7 @@ package engine
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -106,6 +107,38 @@ func (e *Engine) EnsureNetwork(ctx context.Context, wish netip.Prefix, repair bo
 		return plan.Network{}, err
 	}
 	return e.makeNetwork(ctx, free, cmp.Or(wish, subnet, plan.DefaultSubnet), around)
+}
+
+// MendNetwork makes the corral network as EnsureNetwork does if it is gone, which the
+// engine's own prune does to one that nobody uses at the moment. It reports whether it
+// was.
+func (e *Engine) MendNetwork(ctx context.Context, guests host.Guests, wish netip.Prefix) (bool, error) {
+	if gone, err := e.NetworkGone(ctx); err != nil || !gone {
+		return false, err
+	}
+	image, err := e.GateImage(ctx, guests)
+	if err != nil {
+		return false, err
+	}
+	unlock, err := e.lock(ctx, image) // the engine makes two of one name
+	if err != nil {
+		return false, err
+	}
+	gone, err := e.NetworkGone(ctx)
+	if err == nil && gone {
+		e.Progress("the corral network is made anew (it is gone)")
+		_, err = e.EnsureNetwork(ctx, wish, false)
+	}
+	return gone, errors.Join(err, unlock())
+}
+
+// NetworkGone reports whether there is no corral network.
+func (e *Engine) NetworkGone(ctx context.Context) (bool, error) {
+	_, err := e.api.NetworkInspect(ctx, plan.NetworkName, network.InspectOptions{})
+	if errdefs.IsNotFound(err) {
+		return true, nil
+	}
+	return false, err
 }
 
 // Network returns the corral network that is in force and the whole subnet

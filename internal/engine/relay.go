@@ -656,7 +656,7 @@ func (e *Engine) RelayHealth(ctx context.Context, members []Member) ([]RelayHeal
 		h := relayHealth(word, states[word], remedy)
 		if states[word] == "" {
 			network, _, err := e.Network(ctx, netip.Prefix{})
-			if err != nil {
+			if err != nil && !errors.As(err, new(*WrongNetwork)) { // then nobody has its gateway's address
 				return nil, err
 			}
 			port, lookups := strings.CutSuffix(word, lookupsSuffix)

@@ -48,6 +48,8 @@ type Member struct {
 	Purpose   string
 	Owner     string // the process that looks after it
 	Ended     string // why it does not run, where somebody looked
+	// Unnamed says that its image has not the name any more by which it was made.
+	Unnamed bool
 }
 
 // Members lists the containers of the sandbox of a policy file, whatever its
@@ -80,6 +82,8 @@ func (e *Engine) Members(ctx context.Context, policy string) ([]Member, error) {
 			Purpose:  c.Labels[labelPurpose],
 			Owner:    c.Labels[labelOwner],
 			Relays:   splitNeeds(c.Labels[labelRelays]),
+			// The engine says the name as long as it leads to the same image.
+			Unnamed: c.Image == c.ImageID,
 		}
 		if a, err := netip.ParseAddr(c.Labels[labelAddress]); err == nil {
 			m.Address = a
@@ -162,7 +166,17 @@ func leftovers(members []Member) error {
 // Sweep removes the containers of all sandboxes and tools of a purpose whose
 // corral is gone.
 func (e *Engine) Sweep(ctx context.Context, purpose string) error {
-	list, err := e.ours(ctx, labelPurpose+"="+purpose)
+	return e.sweep(ctx, labelPurpose+"="+purpose)
+}
+
+// SweepTools removes the tools whose corral is gone: it was killed, and what it had
+// made for a moment, the machine-wide lock say, would stay until somebody needs one.
+func (e *Engine) SweepTools(ctx context.Context) error {
+	return e.sweep(ctx, labelRole+"="+RoleTool)
+}
+
+func (e *Engine) sweep(ctx context.Context, label string) error {
+	list, err := e.ours(ctx, label)
 	if err != nil {
 		return err
 	}

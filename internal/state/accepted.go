@@ -43,9 +43,12 @@ func Accept(home, sandbox string, b []byte) error {
 	return Replace(filepath.Join(dir, accepted), b)
 }
 
+// temporary begins the names of files that are to be called name.
+func temporary(name string) string { return "." + name + "-" }
+
 // Replace writes a file in place of another, to the disk before it counts.
 func Replace(path string, b []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-") // 0600
+	f, err := os.CreateTemp(filepath.Dir(path), temporary(filepath.Base(path))) // 0600
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -34,7 +35,21 @@ func Lock(home, sandbox string) (unlock func(), err error) {
 		f.Close()
 		return nil, &os.PathError{Op: "flock", Path: f.Name(), Err: err}
 	}
+	unwritten(dir)
 	return func() { f.Close() }, nil
+}
+
+// unwritten removes what somebody who was killed meant to put in place of a record. Only
+// who has the lock writes those.
+func unwritten(dir string) {
+	entries, _ := os.ReadDir(dir) // what cannot be read now is harmless
+	for _, e := range entries {
+		for _, record := range []string{wanted, baseline} {
+			if strings.HasPrefix(e.Name(), temporary(record)) {
+				_ = os.Remove(filepath.Join(dir, e.Name()))
+			}
+		}
+	}
 }
 
 // lockLook is how often Wait looks whether a lock was given back.

@@ -3,6 +3,9 @@ package state
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
+	"slices"
 	"testing"
 )
 
@@ -51,4 +54,35 @@ func TestWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	again()
+}
+
+// What somebody was killed over goes with the next lock, and nothing else does.
+func TestLockRemovesTheUnwritten(t *testing.T) {
+	home := t.TempDir()
+	unlock, err := Lock(home, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	unlock()
+	kept := []string{"accepted.json", ".accepted.json-1", "wanted", "wayback.json", ".other"}
+	for _, name := range append([]string{".wanted-1", ".wayback.json-22"}, kept...) {
+		if err := os.WriteFile(filepath.Join(home, "a", name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if unlock, err = Lock(home, "a"); err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	entries, err := os.ReadDir(filepath.Join(home, "a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var left []string
+	for _, e := range entries {
+		left = append(left, e.Name())
+	}
+	if want := append(kept, "lock"); !slices.Equal(slices.Sorted(slices.Values(left)), slices.Sorted(slices.Values(want))) {
+		t.Errorf("left %v, want %v", left, want)
+	}
 }

@@ -65,7 +65,7 @@ func composeTold(t testing.TB, stdin, dir string, env []string, as *syscall.Cred
 	if err := c.Run(); err != nil && !errors.As(err, new(*exec.ExitError)) {
 		t.Fatal(err)
 	}
-	return result{out.String(), errs.String(), c.ProcessState.ExitCode()}
+	return result{out.String(), errs.String(), c.ProcessState.ExitCode(), c.Process.Pid}
 }
 
 // proven are the events of corral verify --json, by check, without what differs

@@ -82,7 +82,7 @@ func TestSELinuxDenies(t *testing.T) {
 		if err := cmd.Run(); err != nil && !errors.As(err, new(*exec.ExitError)) {
 			t.Fatal(err)
 		}
-		return result{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
+		return result{out.String(), errs.String(), cmd.ProcessState.ExitCode(), cmd.Process.Pid}
 	}
 	const home, contained = "unconfined_u:object_r:user_home_t:s0", "system_u:object_r:container_file_t:s0"
 	r := run("1", home)

@@ -38,7 +38,7 @@ type greeter struct {
 
 // greet listens at an address of this machine, on port 0 for a free one, until
 // the test ends.
-func greet(t *testing.T, at string) *greeter {
+func greet(t testing.TB, at string) *greeter {
 	t.Helper()
 	l, err := net.Listen("tcp4", at)
 	if err != nil {

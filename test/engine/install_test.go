@@ -545,7 +545,7 @@ func TestInstallMachine(t *testing.T) {
 		if err := cmd.Run(); err != nil && !errors.As(err, new(*exec.ExitError)) {
 			t.Fatal(err)
 		}
-		return result{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
+		return result{out.String(), errs.String(), cmd.ProcessState.ExitCode(), cmd.Process.Pid}
 	}
 	hide := `for f in /etc/resolv.conf /run/systemd/resolve/resolv.conf; do if [ -e $f ]; then mount --bind /dev/null $f; fi; done`
 	if r := root(hide); r.code != 1 || !strings.Contains(r.out, "\nFAIL resolvers: this machine names no name server") || !strings.Contains(r.out, "hint: set CORRAL_RESOLVERS") {

@@ -88,7 +88,7 @@ func (s *sandbox) build() result {
 	if exited := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exited) {
 		s.tb.Fatal(err)
 	}
-	return result{out.String(), errs.String(), c.ProcessState.ExitCode()}
+	return result{out.String(), errs.String(), c.ProcessState.ExitCode(), c.Process.Pid}
 }
 
 // layers are those of the agent's image.

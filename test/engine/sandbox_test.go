@@ -200,6 +200,7 @@ func (s *sandbox) write(name, content string) {
 type result struct {
 	out, err string
 	code     int
+	pid      int
 }
 
 func (r result) String() string {
@@ -279,7 +280,7 @@ func (s *sandbox) ended(stdin string, c *exec.Cmd) result {
 	if exited := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exited) {
 		s.tb.Fatal(err)
 	}
-	return result{out.String(), errs.String(), c.ProcessState.ExitCode()}
+	return result{out.String(), errs.String(), c.ProcessState.ExitCode(), c.Process.Pid}
 }
 
 // begin starts a command whose output is read as it comes.

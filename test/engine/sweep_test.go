@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"io"
 	"log"
@@ -11,41 +12,66 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 )
 
-// failure is what a proxy before the engine does to one call.
-type failure int
+// failure is what a proxy before the engine does with its nth call.
+type failure func(n int64, engine http.Handler, w http.ResponseWriter, r *http.Request)
 
-const (
-	refuse failure = iota // the engine never hears of it
-	cut                   // the engine does it, and the answer is lost
-)
+// refuse: the engine never hears of it.
+func refuse(n int64, _ http.Handler, w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusInternalServerError)
+	fmt.Fprintf(w, `{"message":"call %d is refused"}`, n)
+}
 
-// proxy stands before the engine and fails its nth call.
+// cut: the engine does it, and the answer is lost.
+func cut(_ int64, engine http.Handler, _ http.ResponseWriter, r *http.Request) {
+	engine.ServeHTTP(lost{}, r)
+	panic(http.ErrAbortHandler)
+}
+
+// proxy stands before the engine, notes the kinds of its calls, and fails the nth.
 type proxy struct {
 	calls atomic.Int64
 	nth   int64
 	how   failure
 	next  http.Handler
+
+	mu    sync.Mutex
+	kinds []string
 }
 
 func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if p.calls.Add(1) != p.nth {
+	p.mu.Lock()
+	n := p.calls.Add(1)
+	p.kinds = append(p.kinds, kind(r))
+	p.mu.Unlock()
+	if n != p.nth {
 		p.next.ServeHTTP(w, r)
 		return
 	}
-	if p.how == refuse {
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(http.StatusInternalServerError)
-		fmt.Fprintf(w, `{"message":"call %d is refused"}`, p.nth)
-		return
-	}
-	p.next.ServeHTTP(lost{}, r)
-	panic(http.ErrAbortHandler)
+	p.how(n, p.next, w, r)
 }
+
+// kind is what a call asks of the engine, without of whom.
+func kind(r *http.Request) string {
+	parts := strings.Split(version.ReplaceAllString(r.URL.Path, ""), "/")
+	if len(parts) < 3 {
+		return r.Method + " " + strings.Join(parts, "/")
+	}
+	last := parts[len(parts)-1]
+	if len(parts) == 3 && r.Method == http.MethodDelete {
+		last = "…"
+	}
+	return fmt.Sprintf("%s %s %d %s", r.Method, parts[1], len(parts), last)
+}
+
+var version = regexp.MustCompile(`^/v[0-9.]+`)
 
 // lost lets a call be made, and breaks the connection when the answer comes.
 type lost struct{}
@@ -58,7 +84,7 @@ func (lost) WriteHeader(int)             { panic(http.ErrAbortHandler) }
 func before(t *testing.T, dir string, nth int, how failure) (*proxy, string) {
 	t.Helper()
 	p := &proxy{nth: int64(nth), how: how}
-	return p, between(t, filepath.Join(dir, fmt.Sprintf("%d-%d.sock", nth, how)), func(engine http.Handler) http.Handler {
+	return p, between(t, filepath.Join(dir, rand.Text()+".sock"), func(engine http.Handler) http.Handler {
 		p.next = engine
 		return p
 	})
@@ -96,16 +122,19 @@ func between(t *testing.T, socket string, wrap func(engine http.Handler) http.Ha
 	return "unix://" + socket
 }
 
+// failures are what an engine may do with a call.
+var failures = map[string]failure{"refused": refuse, "lost": cut}
+
 // Whichever call of a run the engine fails, the failure is told, no agent runs
 // that was not asked for, what is left goes by one command, and the next run
 // works.
 func TestEngineSweep(t *testing.T) {
 	t.Parallel()
-	for how, name := range []string{"refused", "lost"} {
+	for name, how := range failures {
 		for first := 1; first <= sweeps; first++ {
 			t.Run(fmt.Sprintf("%s from %d", name, first), func(t *testing.T) {
 				t.Parallel()
-				sweep(t, project(t, "profile: shell\nname: "+name+"\n"), failure(how), first)
+				sweep(t, project(t, "profile: shell\nname: "+name+"\n"), how, first)
 			})
 		}
 	}
