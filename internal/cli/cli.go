@@ -187,7 +187,8 @@ func (a *app) report(err error) int {
 }
 
 // unread reports whether all that went wrong is that whoever reads what was asked for
-// has enough, as head does: there is nobody to tell.
+// has enough, as head does: there is nobody to tell. Where that ends more than the
+// output, somebody has put words to it.
 func (a *app) unread(err error) bool {
 	f, is := a.out.(*os.File)
 	return is && err != nil && brokenPipe(err, f.Name())
@@ -199,8 +200,6 @@ func brokenPipe(err error, of string) bool {
 		return e.Op == "write" && e.Path == of && errors.Is(e.Err, syscall.EPIPE)
 	case interface{ Unwrap() []error }:
 		return !slices.ContainsFunc(e.Unwrap(), func(part error) bool { return !brokenPipe(part, of) })
-	case interface{ Unwrap() error }:
-		return brokenPipe(e.Unwrap(), of)
 	}
 	return false
 }

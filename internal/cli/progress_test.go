@@ -135,7 +135,7 @@ func TestBrokenPipe(t *testing.T) {
 		err  error
 		want bool
 	}{
-		{pipe, true}, {fmt.Errorf("writing: %w", pipe), true}, {errors.Join(pipe, pipe), true},
+		{pipe, true}, {errors.Join(pipe, pipe), true}, {fmt.Errorf("nobody takes the output any more: %w", pipe), false},
 		{errors.Join(pipe, other), false}, {other, false}, {syscall.EPIPE, false}, {fmt.Errorf("%w, %w", other, pipe), false},
 		{&fs.PathError{Op: "write", Path: "/dev/stdout", Err: syscall.ENOSPC}, false},
 		{&fs.PathError{Op: "write", Path: "/some/file", Err: syscall.EPIPE}, false},
