@@ -117,10 +117,10 @@ func TestRunOnATerminal(t *testing.T) {
 	screen := &screen{f: f}
 	screen.await(t, "33 111")
 	screen.await(t, "up")
-	if err := pty.Setsize(f, &pty.Winsize{Rows: 44, Cols: 99}); err != nil {
-		t.Fatal(err)
-	}
+	seen := make(chan struct{})
+	go resized(f, seen)
 	screen.await(t, "44 99")
+	close(seen)
 	if _, err := f.Write([]byte{3}); err != nil { // Ctrl-C
 		t.Fatal(err)
 	}
@@ -131,6 +131,25 @@ func TestRunOnATerminal(t *testing.T) {
 }
 
 // screen is what a terminal has shown.
+// resized makes a window wider and narrower until that was seen: what docker attach is
+// told before it listens, it never hears of.
+func resized(f *os.File, seen chan struct{}) {
+	again := time.NewTicker(200 * time.Millisecond)
+	defer again.Stop()
+	for wide := false; ; wide = !wide {
+		size := pty.Winsize{Rows: 44, Cols: 99}
+		if wide {
+			size.Cols = 100
+		}
+		_ = pty.Setsize(f, &size) // whoever waits for it says so
+		select {
+		case <-seen:
+			return
+		case <-again.C:
+		}
+	}
+}
+
 type screen struct {
 	f    *os.File
 	seen strings.Builder
