@@ -334,13 +334,13 @@ func startUnit(ctx context.Context, name string, changed bool) error {
 		return err
 	}
 	_, _ = systemctl(ctx, managerWithin, "reset-failed", name) // it may have failed too often to start, or never
-	if !changed {
-		_, err := systemctl(ctx, managerWithin, "enable", "--now", name)
-		return err
-	}
 	if _, err := systemctl(ctx, managerWithin, "enable", name); err != nil {
 		return err
 	}
+	if !changed && unitState(ctx, name) == "active" {
+		return nil
+	}
+	// A start of one that is to be tried again would wait for that.
 	_, err := systemctl(ctx, stopWithin, "restart", name)
 	return err
 }

@@ -209,7 +209,7 @@ func (r unitReport) words() string {
 	if r.State != "" {
 		is += ", and " + r.State
 	}
-	if r.Enabled && r.State != "" && r.State != "active" {
+	if r.Enabled && (r.State == "failed" || r.State == "inactive") {
 		is += fmt.Sprintf(": corral enable starts it, journalctl --user --unit %s says what it said", r.Name)
 	}
 	return r.Name + ": " + is

@@ -243,7 +243,8 @@ func TestUnitOfWhatIsTakenDown(t *testing.T) {
 	}
 	for script, want := range map[string]string{
 		"echo active\n": name + ": enabled, and active",
-		"[ $2 = show-environment ] && exit 0; echo failed; exit 3\n": name + ": enabled, and failed: corral enable starts it, journalctl --user --unit " + name + " says what it said",
+		"[ $2 = show-environment ] && exit 0; echo failed; exit 3\n":     name + ": enabled, and failed: corral enable starts it, journalctl --user --unit " + name + " says what it said",
+		"[ $2 = show-environment ] && exit 0; echo activating; exit 3\n": name + ": enabled, and activating",
 		"exit 1\n": name + ": enabled",
 	} {
 		systemctl(script)

@@ -186,8 +186,22 @@ func TestEnable(t *testing.T) {
 		t.Errorf("%d packets arrived that no policy lists", n)
 	}
 
-	if r := o.corral(s, "down"); r.code != 0 {
-		t.Error(r)
+	// What was taken down comes up again at the next boot: that is what enabled means.
+	down := func() {
+		t.Helper()
+		if r := o.corral(s, "down"); r.code != 0 {
+			t.Error(r)
+		}
+	}
+	down()
+	o.stop()
+	watch, said = begin()
+	mark = said.await(t, 0, s.id+" is not up: it is tried again until it is")
+	o.start()
+	said.await(t, mark, "watching "+s.id)
+	down()
+	if err := watch.Wait(); err != nil {
+		t.Errorf("taken down: %v: %s", err, said)
 	}
 	s.write("corral.yaml", "profile: shell\nname: enable\nmode: daemon\negress: {allow: [other.allowed.test]}\n")
 	watch, said = begin()
