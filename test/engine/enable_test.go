@@ -225,7 +225,7 @@ func TestEnabled(t *testing.T) {
 echo "$*" >> ROOT/asked
 wants=ROOT/home/.config/systemd/user/default.target.wants
 case $2 in
-enable) mkdir -p $wants && ln -s ../$4 $wants/$4 ;;
+enable) mkdir -p $wants && ln -s ../$3 $wants/$3 ;;
 is-active) echo active ;;
 esac
 `
