@@ -121,9 +121,18 @@ func given(root *cobra.Command) {
 		switch c.Name() {
 		case "help":
 			c.GroupID, c.Short = machineGroup, "Say more about a command"
+			c.Run, c.RunE = nil, func(_ *cobra.Command, args []string) error {
+				about, rest, err := root.Find(args)
+				if err != nil || len(rest) > 0 {
+					return subcommand(about, rest)
+				}
+				about.InitDefaultHelpFlag()
+				about.InitDefaultVersionFlag()
+				return about.Help()
+			}
 		case "completion":
 			c.GroupID, c.Short = machineGroup, "Print the completion script of a shell"
-			c.Args, c.RunE = cobra.ArbitraryArgs, subcommand
+			c.Args, c.RunE, c.SuggestionsMinimumDistance = cobra.ArbitraryArgs, subcommand, root.SuggestionsMinimumDistance
 			for _, shell := range c.Commands() {
 				if shell.Args = noArgs; shell.Name() == "powershell" {
 					c.RemoveCommand(shell)

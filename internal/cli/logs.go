@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -9,6 +10,7 @@ import (
 
 	"github.com/corral-sandbox/corral/internal/engine"
 	"github.com/corral-sandbox/corral/internal/exit"
+	"github.com/corral-sandbox/corral/internal/spelling"
 )
 
 func (a *app) logs() *cobra.Command {
@@ -53,7 +55,11 @@ func (a *app) showLogs(ctx context.Context, service string, follow bool) error {
 		known = append(known, name)
 	}
 	slices.Sort(known)
-	return exit.Invalidf("there is "+strings.Join(known, ", "), "no service is called %q", service)
+	hint := "there is " + strings.Join(known, ", ")
+	if near := spelling.Nearest(service, known); near != "" {
+		hint = fmt.Sprintf("did you mean %s?", near)
+	}
+	return exit.Invalidf(hint, "no service is called %q", service)
 }
 
 // spoken is what people call a container of a sandbox.

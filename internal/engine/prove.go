@@ -44,6 +44,7 @@ func One(p *plan.Plan, gate, service string) Standing {
 // others. What could not be told of one is told in its own section, and costs no
 // other one anything. The only error is the end of ctx.
 func (e *Engine) Prove(ctx context.Context, g *Gate, guests host.Guests, up Standing) (*Proof, error) {
+	defer e.waiting("proving the fence")()
 	proof := &Proof{Purpose: g.Purpose, Versions: map[string]string{}, Digests: map[string]string{}}
 	image, imageErr := g.Image, error(nil)
 	if image == "" {

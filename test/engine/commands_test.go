@@ -288,6 +288,9 @@ func TestLogs(t *testing.T) {
 	if r := s.corral("logs", "gate"); r.code != 0 || !strings.Contains(r.out, "corral-gate: ready\n") {
 		t.Error(r)
 	}
+	if r := s.corral("logs", "mian"); r.code != 2 || !strings.Contains(r.err, "hint: did you mean main?") {
+		t.Errorf("mistyped: %v", r)
+	}
 	if r := s.corral("logs", "nobody"); r.code != 2 || !strings.Contains(r.err, `no service is called "nobody"`) || !strings.Contains(r.err, "hint: there is gate, main") {
 		t.Error(r)
 	}
