@@ -393,13 +393,23 @@ func relayFailed(said string) error {
 	return errors.New(cmp.Or(said, "it ended and said nothing"))
 }
 
+// relayChances is how often a relay is told its list before it is taken for one that
+// does not listen: others go by it, and one question may be lost. Its own no stands.
+const relayChances = 2
+
 // tellSources tells a relay whom it serves from now on. Whoever else is
 // connected is not any more when it returns.
 func (e *Engine) tellSources(ctx context.Context, id string, to []netip.Addr) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, answerWithin, fmt.Errorf("no answer within %v", answerWithin))
 	defer cancel()
-	doc := spec.Relay{Version: spec.Version, Sources: append([]netip.Addr{}, to...)}
-	_, err := e.exec(ctx, id, spec.Encode(doc), spec.GuestDir+"/bin/corral-gate", "relay-sources")
+	doc := spec.Encode(spec.Relay{Version: spec.Version, Sources: append([]netip.Addr{}, to...)})
+	var err error
+	for range relayChances {
+		_, err = e.exec(ctx, id, doc, spec.GuestDir+"/bin/corral-gate", "relay-sources")
+		if err == nil || ctx.Err() != nil || errors.As(err, new(*ExecError)) {
+			break
+		}
+	}
 	return err
 }
 

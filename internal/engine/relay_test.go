@@ -177,6 +177,7 @@ type carrying struct {
 	noRelays      bool // it does not say which there are
 	noGates       bool
 	deaf          bool // no relay takes a list
+	lost          int  // so many commands the engine does not begin
 }
 
 // relayEngine is the engine of such a machine. It notes what is asked of it and
@@ -224,6 +225,10 @@ func (f *relayEngine) answer(w http.ResponseWriter, r *http.Request, path string
 		w.WriteHeader(http.StatusNoContent)
 	case words[0] == "images":
 		say(http.StatusOK, map[string]string{"Id": relayImage})
+	case words[0] == "containers" && words[2] == "exec" && f.lost > 0:
+		f.lost--
+		f.note("lost")
+		say(http.StatusInternalServerError, failed)
 	case words[0] == "containers" && words[2] == "exec":
 		say(http.StatusCreated, map[string]string{"Id": words[1]})
 	case words[0] == "exec" && words[2] == "start":
@@ -298,6 +303,10 @@ func TestCarry(t *testing.T) {
 			plan: planned("172.30.0.9"), want: []string{"remove r"}},
 		"a relay that takes no list": {engine: carrying{deaf: true, relays: []container.Summary{madeRelay("r", service, nil)}, gates: []container.Summary{a}},
 			plan: planned("172.30.0.9"), want: []string{"tell r [172.30.0.2] <nil>", "remove r"}},
+		"a relay that is told the second time": {engine: carrying{lost: 1, relays: []container.Summary{madeRelay("r", service, nil)}, gates: []container.Summary{a}},
+			plan: planned("172.30.0.9"), want: []string{"lost", "tell r [172.30.0.2] <nil>"}},
+		"a relay that cannot be told": {engine: carrying{lost: 9, relays: []container.Summary{madeRelay("r", service, nil)}, gates: []container.Summary{a}},
+			plan: planned("172.30.0.9"), want: []string{"lost", "lost", "remove r"}},
 		"a relay that has ended": {engine: carrying{relays: []container.Summary{madeRelay("r", service, state("exited"))}, gates: []container.Summary{a}},
 			plan: planned("172.30.0.9")},
 		"a relay that is paused": {engine: carrying{relays: []container.Summary{madeRelay("r", service, state("paused"))}, gates: []container.Summary{a}},
