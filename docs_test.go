@@ -125,3 +125,34 @@ func TestEnginesNameConditions(t *testing.T) {
 		t.Errorf("%d conditions: the search is broken", len(named))
 	}
 }
+
+// moving are the files whose strings make a terminal do something, with what sees to
+// it that only a terminal gets them whose person wants that.
+var moving = map[string]string{
+	"internal/cli/progress.go": "the line that is written over: moving asks for the terminal, NO_COLOR and TERM",
+	"internal/cli/demo.go":     "paint asks colour, which is moving",
+	"internal/cli/run.go":      "restore asks for the terminal and TERM; it paints nothing",
+	"internal/report/text.go":  "its caller says whether it may paint",
+	"internal/engine/image.go": "a pattern that takes colours out of what a builder said",
+}
+
+// Nothing else does.
+func TestWhatMovesATerminal(t *testing.T) {
+	found := map[string]bool{}
+	for name, all := range stringsOf(t) {
+		for _, s := range all {
+			if !strings.Contains(s, "\x1b") {
+				continue
+			}
+			found[name] = true
+			if moving[name] == "" {
+				t.Errorf("%s: %q makes a terminal do something: who asked whether it may?", name, s)
+			}
+		}
+	}
+	for name := range moving {
+		if !found[name] {
+			t.Errorf("%s does no such thing any more", name)
+		}
+	}
+}

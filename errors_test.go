@@ -314,7 +314,10 @@ func TestTroublesAreSaid(t *testing.T) {
 		t.Fatal(err)
 	}
 	head, _, _ := strings.Cut(string(b), "## All errors")
-	literals := stringsOf(t)
+	var literals []string
+	for _, all := range stringsOf(t) {
+		literals = append(literals, all...)
+	}
 	quoted, n := regexp.MustCompile("`([^`]+)`"), 0
 	for _, m := range regexp.MustCompile(`(?m)^\| (.+?) \| .+? \| .+ \|$`).FindAllStringSubmatch(head, -1) {
 		if strings.HasPrefix(m[1], "inside:") {
@@ -342,9 +345,10 @@ func TestTroublesAreSaid(t *testing.T) {
 	}
 }
 
-// stringsOf are all strings in the source of what people run.
-func stringsOf(t *testing.T) (all []string) {
+// stringsOf are all strings in the source of what people run, by its files.
+func stringsOf(t *testing.T) map[string][]string {
 	t.Helper()
+	all := map[string][]string{}
 	for _, name := range tracked(t) {
 		if !strings.HasPrefix(name, "internal/") || !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") {
 			continue
@@ -356,7 +360,7 @@ func stringsOf(t *testing.T) (all []string) {
 		ast.Inspect(f, func(n ast.Node) bool {
 			if lit, is := n.(*ast.BasicLit); is && lit.Kind == token.STRING {
 				if s, err := strconv.Unquote(lit.Value); err == nil {
-					all = append(all, s)
+					all[name] = append(all[name], s)
 				}
 			}
 			return true
