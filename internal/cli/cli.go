@@ -38,6 +38,7 @@ type app struct {
 	yes      bool   // --accept
 	quiet    bool   // says nothing of where the project is
 	unasked  bool   // nobody is there to be asked
+	sure     bool   // --yes: what somebody sits at may be ended, or purged
 	hooked   bool   // hooks ran for the start that is under way, or are not to
 
 	live    *live    // the line that is written over, nil where there is none
@@ -67,12 +68,13 @@ one policy file lists, and proves from the inside that it is so.`,
   corral run -- run "fix it"     the same, with arguments of its own
   corral up                      an agent that is always on (mode: daemon)
   corral enable                  the same, from every boot on
+  corral attach                  sits down at it; ctrl-p ctrl-q leaves it running
   corral shell                   a shell beside the agent
   corral verify                  proves the fence
 
 Exit status: 0 done; 1 the operation or a check failed; 2 the policy or the
-request is invalid; run and shell return the agent's and the shell's own once it
-has started.`,
+request is invalid; run, shell and attach return that of the agent or the shell
+once it has started.`,
 		Version:                    spec.Release(),
 		SilenceUsage:               true,
 		SilenceErrors:              true,
@@ -90,7 +92,7 @@ has started.`,
 		commands  []*cobra.Command
 	}{
 		{"start", "Start:", false, []*cobra.Command{a.init(), a.demo()}},
-		{"run", "Run:", true, []*cobra.Command{a.run(), a.up(), a.shell(), a.refresh(), a.build(), a.down(), a.enable(), a.disable()}},
+		{"run", "Run:", true, []*cobra.Command{a.run(), a.up(), a.attach(), a.shell(), a.refresh(), a.build(), a.down(), a.enable(), a.disable()}},
 		{"look", "Look:", true, []*cobra.Command{a.status(), a.traffic(), a.logs(), a.verify()}},
 		{"policy", "Policy:", true, []*cobra.Command{a.policyCommand(), a.render()}},
 		{machineGroup, "This machine:", false, []*cobra.Command{a.install(), a.ps(), a.version()}},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -49,9 +50,6 @@ func completions(c *cobra.Command) {
 // up, as far as the engine says so soon enough.
 func (a *app) services(c *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	names := []string{"main", "gate"}
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Context()), completeWithin)
 	defer cancel()
 	found := make(chan []string, 1)
@@ -71,7 +69,16 @@ func (a *app) services(c *cobra.Command, args []string, _ string) ([]string, cob
 	case names = <-found:
 	case <-ctx.Done():
 	}
-	return names, cobra.ShellCompDirectiveNoFileComp
+	return slices.DeleteFunc(names, func(name string) bool { return slices.Contains(args, name) }), cobra.ShellCompDirectiveNoFileComp
+}
+
+// seats completes the services that somebody may sit down at.
+func (a *app) seats(c *cobra.Command, args []string, part string) ([]string, cobra.ShellCompDirective) {
+	names, directive := a.services(c, args, part)
+	if len(args) > 0 {
+		return nil, directive
+	}
+	return slices.DeleteFunc(names, func(name string) bool { return name == "gate" || strings.HasSuffix(name, "-gate") }), directive
 }
 
 // hosts completes a host that the policy names.

@@ -1,19 +1,24 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 
 	"github.com/spf13/cobra"
 
 	"github.com/corral-sandbox/corral/internal/engine"
+	"github.com/corral-sandbox/corral/internal/exit"
 	"github.com/corral-sandbox/corral/internal/printable"
+	"github.com/corral-sandbox/corral/internal/state"
 	"github.com/corral-sandbox/corral/internal/wayback"
 )
 
 func (a *app) down() *cobra.Command {
-	return &cobra.Command{
+	var purge bool
+	c := &cobra.Command{
 		Use:   "down",
 		Short: "End this project's sandbox",
 		Long: `Ends the agent, whatever it is doing, and removes its containers. It is asked
@@ -24,61 +29,166 @@ A corral run that looks after it says that the sandbox was taken down, and exits
 with 1; a corral up --watch of yours ends; one of another user's brings it up
 again, since what is to be up is each user's own to say. One that corral enable
 has started ends too, until the next boot or login. The project's image stays,
-for the next run.`,
+for the next run.
+
+With --purge the image goes, too, and all that is kept of the sandbox: what the
+agent has of its own (sessions, logins, memory), what you accepted of the policy,
+and what was written out. It asks first. The project and what is mounted stay as
+they are.`,
+		Example: `  corral down
+  corral down --purge`,
 		Args: noArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			e, file, members, err := a.here(c.Context())
-			if err != nil {
-				return err
-			}
-			is, err := wanted(file)
-			if err != nil {
-				return err
-			}
-			alone := false
-			// A corral up that is busy with it would bring back what goes; a corral run
-			// holds the lock for as long as it lives.
-			if is && len(members) == 0 || slices.ContainsFunc(members, func(m engine.Member) bool { return m.Purpose == engine.PurposeDaemon }) {
-				var unlock func()
-				alone = true
-				if members, unlock, err = a.alone(c.Context(), e, file); err != nil {
-					return err
-				}
-				defer unlock()
-			}
-			if notYours(is, members) {
-				a.sayf("%s", notYoursNote)
-			}
-			if err := unwanted(file); err != nil {
-				return err
-			}
-			a.stopUnits(c.Context(), file)
-			if err := errors.Join(e.Down(c.Context(), members), e.SweepTools(c.Context())); err != nil {
-				return err
-			}
-			if len(members) == 0 {
-				if err := a.tellUntold(c.Context(), file, notTold, alone); err != nil {
-					return err
-				}
-				fmt.Fprintf(a.err, "corral: nothing of %s is up\n", printable.Escape(file))
-				return nil
-			}
-			for _, id := range sandboxes(members) {
-				findings, err := changedSince(c.Context(), id)
-				for _, m := range members {
-					if m.Sandbox == id {
-						findings = wayback.Join(findings, wayback.Lost(binds(m.Shields)))
-					}
-				}
-				showFindings(a.err, id, findings, err)
-				if err := keepBaseline(id, nil); err != nil {
-					return err
-				}
-				fmt.Fprintf(a.err, "corral: %s is down\n", id)
-			}
-			return a.tellUntold(c.Context(), file, notTold, alone)
-		},
+		RunE: func(c *cobra.Command, args []string) error { return a.takeDown(c.Context(), purge) },
 	}
+	c.Flags().BoolVar(&purge, "purge", false, "remove the image and all that is kept, too, after a question")
+	c.Flags().BoolVarP(&a.sure, "yes", "y", false, "purge without a question")
+	return c
+}
+
+func (a *app) takeDown(ctx context.Context, purge bool) error {
+	e, file, members, err := a.here(ctx)
+	if err != nil {
+		return err
+	}
+	is, err := wanted(file)
+	if err != nil {
+		return err
+	}
+	if purge {
+		switch goes, err := a.mayPurge(ctx, file, members); {
+		case err != nil:
+			return err
+		case !goes:
+			purge = false
+		}
+	}
+	alone := false
+	// A corral up that is busy with it would bring back what goes; a corral run
+	// holds the lock for as long as it lives.
+	if is && len(members) == 0 || slices.ContainsFunc(members, func(m engine.Member) bool { return m.Purpose == engine.PurposeDaemon }) {
+		var unlock func()
+		alone = true
+		if members, unlock, err = a.alone(ctx, e, file); err != nil {
+			return err
+		}
+		defer unlock()
+	}
+	if notYours(is, members) {
+		a.sayf("%s", notYoursNote)
+	}
+	if err := unwanted(file); err != nil {
+		return err
+	}
+	a.stopUnits(ctx, file)
+	if err := errors.Join(e.Down(ctx, members), e.SweepTools(ctx)); err != nil {
+		return err
+	}
+	ids := sandboxes(members)
+	for _, id := range ids {
+		findings, err := changedSince(ctx, id)
+		for _, m := range members {
+			if m.Sandbox == id {
+				findings = wayback.Join(findings, wayback.Lost(binds(m.Shields)))
+			}
+		}
+		showFindings(a.err, id, findings, err)
+		if err := keepBaseline(id, nil); err != nil {
+			return err
+		}
+		fmt.Fprintf(a.err, "corral: %s is down\n", id)
+	}
+	if purge && !alone { // a corral run has lost its agent, and ends
+		left, unlock, err := a.alone(ctx, e, file)
+		if err != nil {
+			return err
+		}
+		defer unlock()
+		if len(left) > 0 {
+			return exit.Failedf("corral down --purge once more", "%s came up again meanwhile: nothing was purged", left[0].Sandbox)
+		}
+		alone = true
+	}
+	if err := a.tellUntold(ctx, file, notTold, alone); err != nil {
+		return err
+	}
+	if purge {
+		return a.purge(ctx, e, file, ids)
+	}
+	if len(ids) == 0 {
+		fmt.Fprintf(a.err, "corral: nothing of %s is up\n", printable.Escape(file))
+	}
+	return nil
+}
+
+// mayPurge asks whether all that is kept of a policy file's sandboxes may go. It is
+// false if nothing is.
+func (a *app) mayPurge(ctx context.Context, file string, members []engine.Member) (bool, error) {
+	home, err := state.Home()
+	if err != nil {
+		return false, err
+	}
+	ids, err := known(home, file)
+	if err != nil {
+		return false, err
+	}
+	if len(ids) == 0 && len(members) == 0 {
+		a.sayf("nothing is kept of %s", file)
+		return false, nil
+	}
+	if a.sure {
+		return true, nil
+	}
+	fmt.Fprintf(a.err, "corral: of %s this removes:\n\n", printable.Escape(file))
+	for _, m := range members {
+		fmt.Fprintf(a.err, "  %s, which is %s\n", printable.Escape(m.Name), printable.Escape(m.State))
+	}
+	for _, id := range ids {
+		fmt.Fprintf(a.err, "  %s: the agent's own state, what you accepted, what was written out (%s)\n", printable.Escape(filepath.Join(home, id)), sizeText(state.Size(home, id)))
+		fmt.Fprintf(a.err, "  the images of %s\n", printable.Escape(id))
+	}
+	fmt.Fprintln(a.err)
+	if !terminal(a.in) || !terminal(a.err) {
+		return false, exit.Invalidf("say --yes, or purge at a terminal, where corral asks", "nothing was removed, and what is up runs on")
+	}
+	yes, err := a.ask(ctx, "There is no way back. Remove it? [y/N] ")
+	if err == nil && !yes {
+		err = exit.Invalidf("corral down alone ends the sandbox and keeps the rest", "nothing was removed, and what is up runs on")
+	}
+	return yes, err
+}
+
+// purge removes what is kept of a policy file's sandboxes, of which nothing is up. The
+// caller holds their locks.
+func (a *app) purge(ctx context.Context, e *engine.Engine, file string, ended []string) error {
+	home, err := state.Home()
+	if err != nil {
+		return err
+	}
+	ids, err := known(home, file)
+	if err != nil {
+		return err
+	}
+	ids = append(ids, ended...)
+	slices.Sort(ids)
+	for _, id := range slices.Compact(ids) {
+		err = errors.Join(err, e.RemoveImages(ctx, id), state.Forget(home, id))
+	}
+	if err != nil {
+		return exit.Failedf("corral down --purge once more, or remove it by hand", "not everything was removed: %w", err)
+	}
+	a.sayf("nothing is kept of %s any more", file)
+	return nil
+}
+
+// sizeText is a size as people say it.
+func sizeText(n int64) string {
+	switch {
+	case n < 1<<10:
+		return fmt.Sprintf("%d bytes", n)
+	case n < 1<<20:
+		return fmt.Sprintf("%d kB", n>>10)
+	}
+	return fmt.Sprintf("%.1f MB", float64(n)/(1<<20))
 }
 
 // notYours reports whether an always-on sandbox is up that by what is kept in this

@@ -1,10 +1,15 @@
 package cli
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -14,31 +19,37 @@ import (
 )
 
 func (a *app) logs() *cobra.Command {
-	var follow bool
+	var which engine.LogRange
 	c := &cobra.Command{
-		Use:   "logs [SERVICE]",
+		Use:   "logs [SERVICE…]",
 		Short: "Print what the agent, or the gate, has written",
-		Long: `Prints what the engine kept of a service's output in the sandbox that is up:
-main, the agent, or gate. It comes as the agent wrote it, with whatever it
-makes a terminal do; corral logs | less is safe to read. The engine keeps lines:
-of a program that draws on the whole screen there may be nothing.`,
+		Long: `Prints what the engine kept of the output of services that are up: of all but the
+gates, unless some are named (main is the agent, gate its gate). Where it is more
+than one, each line begins with whose it is. It comes as the agent wrote it, with
+whatever it makes a terminal do; corral logs | less is safe to read. The engine
+keeps lines: of a program that draws on the whole screen there may be nothing.
+
+With --follow it goes on until all of them have ended; in an always-on sandbox
+until that is taken down: what is started again or made anew is followed, too.`,
 		Example: `  corral logs
   corral logs -f
-  corral logs gate`,
+  corral logs gate
+  corral logs --tail 20 -f main gate`,
 		ValidArgsFunction: a.services,
 		RunE: func(c *cobra.Command, args []string) error {
-			if len(args) > 1 {
-				return exit.Invalidf("see corral logs --help", "corral logs takes one service, got %q", args[1])
+			if which.Last < 0 {
+				return exit.Invalidf("say how many lines", "--tail: %d is no number of lines", which.Last)
 			}
-			return a.showLogs(c.Context(), append(args, "main")[0], follow)
+			return a.showLogs(c.Context(), args, which)
 		},
 	}
-	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on until it ends")
+	c.Flags().BoolVarP(&which.Follow, "follow", "f", false, "go on with what comes")
+	c.Flags().IntVarP(&which.Last, "tail", "n", 0, "only so many lines of what was kept (default: all)")
 	return c
 }
 
 // showLogs needs no policy: it may be anything by now.
-func (a *app) showLogs(ctx context.Context, service string, follow bool) error {
+func (a *app) showLogs(ctx context.Context, names []string, which engine.LogRange) error {
 	e, file, members, err := a.here(ctx)
 	if err != nil {
 		return err
@@ -46,20 +57,220 @@ func (a *app) showLogs(ctx context.Context, service string, follow bool) error {
 	if len(members) == 0 {
 		return exit.Failedf(a.starter()+" starts it; what it writes is kept as long as it is up", "nothing of %s is up", file)
 	}
-	var known []string
+	var known, services []string
 	for _, m := range members {
-		name := spoken(m)
-		if name == service {
-			return e.Logs(ctx, m.ID, follow, a.out, a.err)
+		if known = append(known, spoken(m)); m.Role == engine.RoleService {
+			services = append(services, spoken(m))
 		}
-		known = append(known, name)
 	}
 	slices.Sort(known)
-	hint := "there is " + strings.Join(known, ", ")
-	if near := spelling.Nearest(service, known); near != "" {
-		hint = fmt.Sprintf("did you mean %s?", near)
+	slices.Sort(services)
+	for _, name := range names {
+		if !slices.Contains(known, name) {
+			hint := "there is " + strings.Join(slices.Compact(known), ", ")
+			if near := spelling.Nearest(name, known); near != "" {
+				hint = fmt.Sprintf("did you mean %s?", near)
+			}
+			return exit.Invalidf(hint, "no service is called %q", name)
+		}
 	}
-	return exit.Invalidf(hint, "no service is called %q", service)
+	if len(names) == 0 {
+		names = services
+	}
+	slices.Sort(names)
+	for _, h := range e.Health(ctx, members) {
+		if h.Dark {
+			a.sayf("%s: %s (%s)", h.Service, h.State, cure(members[0], "corral down ends it"))
+		}
+	}
+	l := &reader{app: a, engine: e, file: file, names: slices.Compact(names), which: which, seen: map[string]time.Time{}, reading: map[string]bool{}}
+	if len(l.names) == 0 {
+		return exit.Failedf("corral up heals it", "only the gate is there: corral logs gate says what it has written")
+	}
+	if !which.Follow {
+		return l.once(ctx, members)
+	}
+	return l.follow(ctx)
+}
+
+// reader reads what the services of one sandbox write.
+type reader struct {
+	*app
+	engine *engine.Engine
+	file   string
+	names  []string
+	which  engine.LogRange
+
+	mu sync.Mutex // of what is written
+
+	// By container: when what is or was read last had been started, and whether it is.
+	seen    map[string]time.Time
+	reading map[string]bool
+}
+
+// chosen are the members whose output is asked for, by their names.
+func (l *reader) chosen(members []engine.Member) []engine.Member {
+	members = slices.DeleteFunc(slices.Clone(members), func(m engine.Member) bool { return !slices.Contains(l.names, spoken(m)) })
+	slices.SortFunc(members, func(a, b engine.Member) int { return strings.Compare(spoken(a), spoken(b)) })
+	return members
+}
+
+// once reads what was kept of each, one after the other.
+func (l *reader) once(ctx context.Context, members []engine.Member) error {
+	for _, m := range l.chosen(members) {
+		if err := l.read(ctx, m, l.which); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// read passes on one container's output.
+func (l *reader) read(ctx context.Context, m engine.Member, which engine.LogRange) error {
+	out, errs := l.writer(m, l.out), l.writer(m, l.err)
+	err := l.engine.Logs(ctx, m.ID, which, out, errs)
+	return errors.Join(err, out.Close(), errs.Close())
+}
+
+// follow reads all of them side by side, and whatever comes in their place.
+func (l *reader) follow(ctx context.Context) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var readers sync.WaitGroup
+	defer readers.Wait()
+	poke := make(chan struct{}, 1)
+	happened := func() {
+		select {
+		case poke <- struct{}{}:
+		default:
+		}
+	}
+	go func() { _ = l.engine.Watch(ctx, l.file, happened) }()
+	ended := make(chan engine.Member)
+	for lasting := false; ; {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case m := <-ended:
+			delete(l.reading, m.ID)
+			if why := l.engine.WhyEnded(ctx, m); lasting && why != "" {
+				l.mu.Lock()
+				l.sayf("%s ended (%s): what comes in its place is followed", spoken(m), why)
+				l.mu.Unlock()
+			}
+		case <-poke:
+		}
+		members, err := l.engine.Members(ctx, l.file)
+		if err != nil {
+			continue // the engine is away: it is waited for
+		}
+		chosen := l.chosen(members)
+		for _, m := range chosen {
+			lasting = lasting || m.Purpose == engine.PurposeDaemon
+			which, is := l.next(ctx, m)
+			if !is {
+				continue
+			}
+			readers.Go(func() {
+				if err := l.read(ctx, m, which); errors.Is(err, errNobodyReads) {
+					stop(err)
+				}
+				select {
+				case ended <- m:
+				case <-ctx.Done():
+				}
+			})
+		}
+		l.which.Last = 0
+		if len(l.reading) > 0 || lasting && len(chosen) > 0 {
+			continue
+		}
+		if is, err := wanted(l.file); !lasting || err == nil && !is {
+			return nil
+		}
+	}
+}
+
+// next is what of a container is to be read now, if anything is: it was started since
+// it was read last.
+func (l *reader) next(ctx context.Context, m engine.Member) (which engine.LogRange, is bool) {
+	started, known := l.engine.Started(ctx, m.ID)
+	before, again := l.seen[m.ID]
+	if !known || started.IsZero() || l.reading[m.ID] || again && before.Equal(started) {
+		return which, false
+	}
+	which = l.which
+	if again { // it has said the rest already
+		which.Since = started
+	}
+	l.seen[m.ID], l.reading[m.ID] = started, true
+	return which, true
+}
+
+// errNobodyReads is a standard output that takes nothing more.
+var errNobodyReads = errors.New("nobody reads what is written")
+
+// writer passes on what one container writes: as it is if it is the only one, else
+// line by line, each with whose it is.
+func (l *reader) writer(m engine.Member, to io.Writer) *lines {
+	w := &lines{mu: &l.mu, to: to}
+	if len(l.names) > 1 {
+		width := len(slices.MaxFunc(l.names, func(a, b string) int { return len(a) - len(b) }))
+		w.prefix = fmt.Sprintf("%-*s | ", width, spoken(m))
+	}
+	return w
+}
+
+// mostOfALine bounds what is kept of a line that does not end.
+const mostOfALine = 64 << 10
+
+// lines writes a prefix before each line, and each line in one piece.
+type lines struct {
+	mu     *sync.Mutex
+	to     io.Writer
+	prefix string
+	rest   []byte
+}
+
+func (w *lines) Write(b []byte) (int, error) {
+	if w.prefix == "" {
+		return len(b), w.pass(b)
+	}
+	for rest := b; len(rest) > 0; {
+		line, more, whole := bytes.Cut(rest, []byte("\n"))
+		w.rest, rest = append(w.rest, line...), more
+		if !whole && len(w.rest) < mostOfALine {
+			break
+		}
+		if err := w.end(); err != nil {
+			return 0, err
+		}
+	}
+	return len(b), nil
+}
+
+// Close writes what did not end with a line break.
+func (w *lines) Close() error {
+	if len(w.rest) == 0 {
+		return nil
+	}
+	return w.end()
+}
+
+// end writes the line that is there.
+func (w *lines) end() error {
+	line := append(append([]byte(w.prefix), bytes.TrimSuffix(w.rest, []byte("\r"))...), '\n')
+	w.rest = w.rest[:0]
+	return w.pass(line)
+}
+
+func (w *lines) pass(b []byte) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, err := w.to.Write(b); err != nil {
+		return fmt.Errorf("%w: %w", errNobodyReads, err)
+	}
+	return nil
 }
 
 // spoken is what people call a container of a sandbox.

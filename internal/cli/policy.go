@@ -110,6 +110,7 @@ func (p *project) settingsRows() ([]policy.Row, error) {
 		row("subnet", subnet),
 		row("resolvers", cmp.Or(strings.Join(servers, ", "), "none: names cannot be pinned")),
 		row("ca_bundle", cmp.Or(w.CABundle, "none")),
+		row("detach_keys", cmp.Or(w.DetachKeys, host.DefaultDetachKeys)),
 	}
 	for _, name := range host.ProbeNames {
 		rows = append(rows, row("probes."+name, w.Probe(name).String()))

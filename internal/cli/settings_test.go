@@ -20,7 +20,7 @@ func chosen(t *testing.T, text string) {
 	t.Helper()
 	config := t.TempDir()
 	t.Setenv("XDG_CONFIG_HOME", config)
-	for _, v := range []string{"SUDO_UID", "CORRAL_SUBNET", "CORRAL_RESOLVERS", "CORRAL_PROBES", "CORRAL_CA_BUNDLE"} {
+	for _, v := range []string{"SUDO_UID", "CORRAL_SUBNET", "CORRAL_RESOLVERS", "CORRAL_PROBES", "CORRAL_CA_BUNDLE", "CORRAL_DETACH_KEYS"} {
 		t.Setenv(v, "")
 	}
 	if err := os.Mkdir(filepath.Join(config, "corral"), 0o755); err != nil {
@@ -40,10 +40,12 @@ probes:
   metadata: 192.0.2.9
   ipv6: 2001:db8::9
 ca_bundle: /etc/company.pem
+detach_keys: ctrl-]
 `
 	for _, c := range []struct{ name, file, env, want string }{
 		{"defaults", "", "", `subnet = chosen by corral install [default]
 ca_bundle = none [default]
+detach_keys = ctrl-p,ctrl-q [default]
 probes.unlisted = 198.51.100.1 [default]
 probes.resolver = 203.0.113.53 [default]
 probes.metadata = 169.254.169.254 [default]
@@ -51,13 +53,15 @@ probes.ipv6 = 2001:db8::1 [default]`},
 		{"a file", file, "", `subnet = 10.200.0.0/16 [config.yaml:1]
 resolvers = 127.0.0.53 (by way of the DNS relay) [config.yaml:2]
 ca_bundle = /etc/company.pem [config.yaml:6]
+detach_keys = ctrl-] [config.yaml:7]
 probes.unlisted = 198.51.100.1 [default]
 probes.resolver = 203.0.113.53 [default]
 probes.metadata = 192.0.2.9 [config.yaml:4]
 probes.ipv6 = 2001:db8::9 [config.yaml:5]`},
-		{"variables over it", file, "SUBNET=10.201.0.0/16 RESOLVERS=10.0.0.53,::1 PROBES=ipv6=2001:db8::8,unlisted=192.0.2.8 CA_BUNDLE=/other.pem", `subnet = 10.201.0.0/16 [CORRAL_SUBNET]
+		{"variables over it", file, "SUBNET=10.201.0.0/16 RESOLVERS=10.0.0.53,::1 PROBES=ipv6=2001:db8::8,unlisted=192.0.2.8 CA_BUNDLE=/other.pem DETACH_KEYS=ctrl-a,d", `subnet = 10.201.0.0/16 [CORRAL_SUBNET]
 resolvers = 10.0.0.53, ::1 (by way of the DNS relay) [CORRAL_RESOLVERS]
 ca_bundle = /other.pem [CORRAL_CA_BUNDLE]
+detach_keys = ctrl-a,d [CORRAL_DETACH_KEYS]
 probes.unlisted = 192.0.2.8 [CORRAL_PROBES]
 probes.resolver = 203.0.113.53 [default]
 probes.metadata = 192.0.2.9 [config.yaml:4]

@@ -9,6 +9,7 @@ import (
 	"github.com/corral-sandbox/corral/internal/engine"
 	"github.com/corral-sandbox/corral/internal/exit"
 	"github.com/corral-sandbox/corral/internal/policy"
+	"github.com/corral-sandbox/corral/internal/state"
 )
 
 // anyShell is bash where the image has it, else sh.
@@ -70,6 +71,15 @@ func (a *app) enter(ctx context.Context, p *project, e *engine.Engine, args []st
 			env = append(env, name+"="+v)
 		}
 	}
+	home, err := state.Home()
+	if err != nil {
+		return err
+	}
+	leave, err := state.Attach(home, service.Sandbox)
+	if err != nil {
+		return err
+	}
+	defer leave()
 	t := engine.Terminal{TTY: terminal(a.in) && terminal(a.out), Stdin: true}
 	code, err := e.Beside(ctx, service.ID, args, env, t, a.in, a.out, a.err)
 	if t.TTY {

@@ -16,6 +16,7 @@ import (
 	"github.com/corral-sandbox/corral/internal/host"
 	"github.com/corral-sandbox/corral/internal/plan"
 	"github.com/corral-sandbox/corral/internal/policy"
+	"github.com/corral-sandbox/corral/internal/printable"
 	"github.com/corral-sandbox/corral/internal/spec"
 	"github.com/corral-sandbox/corral/internal/state"
 	"github.com/corral-sandbox/corral/internal/wayback"
@@ -31,6 +32,9 @@ second corral up changes nothing. What is missing, wrong, or asked for otherwise
 by the policy now is made anew, in order: what joins a gate ends before the gate
 does and starts after the gate has proven its rules. Where only names differ the
 gate is refreshed in place. It returns when all of it runs.
+
+What somebody sits at (corral attach, corral shell) is not ended for a change of the
+policy without a yes, at the terminal or by --yes.
 
 The hooks of the policy run when it starts from nothing: the first time, and after
 a corral down, which tells what the agent changed. Whatever else it does runs none.
@@ -53,6 +57,7 @@ leaves the sandbox up. corral enable has systemd start one at every boot.`,
 		},
 	}
 	c.Flags().BoolVar(&watch, "watch", false, "stay, wait for what is not there yet, and heal what ends")
+	c.Flags().BoolVarP(&a.sure, "yes", "y", false, "end what somebody sits at, where the policy asks for another, without a question")
 	c.Flags().Bool("wait", true, "return when all of it runs, as it does anyway")
 	a.acceptFlag(c)
 	a.timed(c)
@@ -246,7 +251,7 @@ func (h *healing) sayf(format string, args ...any) {
 
 func (h *healing) heal(ctx context.Context, members []engine.Member) error {
 	if err := h.look(ctx, members); err != nil {
-		return err
+		return h.later(err)
 	}
 	if h.gate.ID == "" && h.service.ID == "" {
 		return h.anew(ctx, "")
@@ -279,7 +284,11 @@ func (h *healing) heal(ctx context.Context, members []engine.Member) error {
 		return err
 	}
 	if len(differs) > 0 {
-		return h.anew(ctx, "another is asked for: "+strings.Join(differs, ", "))
+		why := "another is asked for: " + strings.Join(differs, ", ")
+		if err := h.mayEnd(ctx, h.service, why); err != nil {
+			return h.later(err)
+		}
+		return h.anew(ctx, why)
 	}
 	if err := h.carried(ctx, now); err != nil {
 		return err
@@ -290,13 +299,58 @@ func (h *healing) heal(ctx context.Context, members []engine.Member) error {
 	// for want of a name.
 	err = h.serve(ctx, now, status)
 	if err != nil && !errors.As(err, new(*engine.Ended)) {
-		return err
+		return h.later(err)
 	}
 	if status.Policy != h.project.policy.Digest {
 		h.sayf("the policy was changed: the gate is refreshed")
 		return errors.Join(err, h.refresh(ctx, now))
 	}
 	return errors.Join(err, unended(status.Unended)) // the gate itself tries again
+}
+
+// occupied is a service that somebody sits at, and that a watch does not end for a
+// change of the policy.
+type occupied struct{ service, why string }
+
+func (o *occupied) Error() string {
+	return fmt.Sprintf("%s is to be made anew (%s): that waits until nobody sits at it any more (corral attach, corral shell); corral up --yes does it now", o.service, o.why)
+}
+
+// mayEnd is nil if a service may be ended because another one is asked for: nobody
+// sits at it, or a person says yes.
+func (h *healing) mayEnd(ctx context.Context, service engine.Member, why string) error {
+	if !service.Running || h.sure {
+		return nil
+	}
+	home, err := state.Home()
+	if err != nil {
+		return err
+	}
+	switch sits, err := state.Attached(home, service.Sandbox); {
+	case err != nil:
+		return fmt.Errorf("whether somebody sits at %s cannot be told: %w", service.Service, err)
+	case !sits:
+		return nil
+	case h.unasked:
+		return &occupied{service.Service, why}
+	case !terminal(h.in) || !terminal(h.err):
+		return exit.Invalidf("say --yes, or leave the session first (corral attach, corral shell)", "%s is to be made anew (%s), which ends the session of somebody who sits at it", service.Service, why)
+	}
+	yes, err := h.ask(ctx, printable.Escape(fmt.Sprintf("corral: %s is to be made anew (%s), which ends the session of somebody who sits at it. Go on? [y/N] ", service.Service, why)))
+	if err == nil && !yes {
+		err = exit.Invalidf("corral up asks again; a watch makes the change when nobody sits there", "%s stays as it is for now", service.Service)
+	}
+	return err
+}
+
+// later is nil for what waits, which is noted.
+func (h *healing) later(err error) error {
+	var waits *occupied
+	if errors.As(err, &waits) {
+		h.notes = append(h.notes, waits.Error())
+		return nil
+	}
+	return err
 }
 
 // onlyLasting is nil if all members are of an always-on sandbox, else the first
@@ -320,6 +374,14 @@ func (h *healing) look(ctx context.Context, members []engine.Member) error {
 		members = nil
 	}
 	old := slices.DeleteFunc(slices.Clone(members), func(m engine.Member) bool { return m.Sandbox == h.project.id() })
+	for _, m := range old {
+		if m.Role != engine.RoleService {
+			continue
+		}
+		if err := h.mayEnd(ctx, m, "the policy has another name now"); err != nil {
+			return err
+		}
+	}
 	if len(old) > 0 {
 		h.sayf("%s ends: the policy has another name now", old[0].Sandbox)
 		if err := h.engine.Down(ctx, old); err != nil {
@@ -387,7 +449,7 @@ func (h *healing) anew(ctx context.Context, why string) error {
 		return err
 	}
 	w := h.anotherLook(ctx, older)
-	g, id, err := h.bring(ctx, h.engine, h.project, engine.PurposeDaemon, nil, engine.Terminal{})
+	g, id, err := h.bring(ctx, h.engine, h.project, engine.PurposeDaemon, nil, engine.Lasting)
 	if err != nil {
 		w.abandon(h.project)
 		return err
@@ -489,6 +551,11 @@ func (h *healing) serve(ctx context.Context, now *engine.Gate, status spec.GateS
 			return nil
 		}
 	}
+	if len(differs) > 0 && h.service.Instance == status.Instance {
+		if err := h.mayEnd(ctx, h.service, why); err != nil {
+			return err
+		}
+	}
 	if err := h.ready(ctx, h.project, h.to); err != nil {
 		return err
 	}
@@ -520,7 +587,7 @@ func (h *healing) serve(ctx context.Context, now *engine.Gate, status spec.GateS
 		}
 	}
 	w := h.anotherLook(ctx, older)
-	id, err := h.engine.CreateService(ctx, now, now.Plan.Services[0], h.project.secrets, engine.Terminal{})
+	id, err := h.engine.CreateService(ctx, now, now.Plan.Services[0], h.project.secrets, engine.Lasting)
 	if err != nil {
 		w.abandon(h.project)
 		return err

@@ -90,7 +90,7 @@ func (a *app) keepUp(ctx context.Context, e *engine.Engine, p *project, notes []
 // file and project, whatever is put nearer.
 func (a *app) unattended(p *project) *app {
 	u := *a
-	u.in, u.quiet, u.unasked, u.yes = strings.NewReader(""), true, true, false
+	u.in, u.quiet, u.unasked, u.yes, u.sure = strings.NewReader(""), true, true, false, false
 	u.policy, u.project = p.policy.File, p.policy.Dir
 	return &u
 }

@@ -21,7 +21,11 @@ import (
 type Terminal struct {
 	TTY   bool // a terminal, not just streams
 	Stdin bool // standard input is attached
+	Stays bool // it is there for whoever comes, and standard input does not end with who goes
 }
+
+// Lasting is the terminal of an always-on service: people come and go.
+var Lasting = Terminal{TTY: true, Stdin: true, Stays: true}
 
 // CreateService creates a service's container, which joins a proven gate and
 // starts by handing over. It is not started. The secrets go into its
@@ -42,7 +46,7 @@ func (e *Engine) CreateService(ctx context.Context, g *Gate, s plan.Service, sec
 	if wrong := unsound(status); wrong != "" {
 		return "", errors.New(wrong)
 	}
-	handover, err := json.Marshal(spec.Handover{Version: spec.Version, Service: s.Name, Checks: plan.Join(s.Handover, status)})
+	handover, err := json.Marshal(spec.Handover{Version: spec.Version, Service: s.Name, Checks: plan.Join(s.Handover, status), Console: term.Stays})
 	if err != nil {
 		return "", err
 	}
@@ -86,8 +90,8 @@ func (e *Engine) serviceRequest(g *Gate, s plan.Service, secrets []secret.Var, t
 			Labels:       labels(g, s.Name, RoleService, map[string]string{labelShields: render.MountsLabel(s.Shields), labelFurniture: render.MountsLabel(s.Furniture), labelSubmounts: submountsLabel(s.Mounts)}),
 			Tty:          term.TTY,
 			OpenStdin:    term.Stdin,
-			StdinOnce:    term.Stdin,
-			AttachStdin:  term.Stdin,
+			StdinOnce:    term.Stdin && !term.Stays,
+			AttachStdin:  term.Stdin && !term.Stays,
 			AttachStdout: true,
 			AttachStderr: true,
 		},

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -50,6 +51,11 @@ func (e *Engine) Attach(ctx context.Context, id string, t Terminal, stdin io.Rea
 	if ctx.Err() != nil {
 		return -1, context.Cause(ctx)
 	}
+	resized := make(chan os.Signal, 1)
+	if t.TTY { // the docker command listens from a moment on only
+		signal.Notify(resized, syscall.SIGWINCH)
+		defer signal.Stop(resized)
+	}
 	cmd := exec.Command("docker", "--host", e.host, "start", "--attach", "--interactive", "--detach-keys", detachKeys, id)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, stdout, stderr
 	if !t.TTY {
@@ -73,11 +79,17 @@ func (e *Engine) Attach(ctx context.Context, id string, t Terminal, stdin io.Rea
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	var hungUp <-chan time.Time
+	var hungUp, again <-chan time.Time
 	for asked := 0; ; {
 		select {
 		case err := <-ended:
 			return e.outcome(ctx, id, err)
+		case <-resized:
+			e.sizeConsole(ctx, id, stdout, 0)
+			again = time.After(redraw) // what the docker command read before may come after
+		case <-again:
+			again = nil
+			e.sizeConsole(ctx, id, stdout, 0)
 		case <-hungUp:
 			_ = e.api.ContainerKill(context.WithoutCancel(ctx), id, "SIGKILL")
 			_ = cmd.Process.Kill()
@@ -320,18 +332,36 @@ func (e *Engine) besideOutcome(ctx context.Context, id, command string) (int, er
 	}
 }
 
-// killed is the status of what SIGKILL ended.
-const killed = signals + int(syscall.SIGKILL)
+// Statuses of what SIGKILL and SIGTERM ended.
+const (
+	killed = signals + int(syscall.SIGKILL)
+	asked  = signals + int(syscall.SIGTERM)
+)
 
-// Logs writes what the engine kept of a container's output, byte for byte, and
-// with follow what comes, until the container or ctx ends.
-func (e *Engine) Logs(ctx context.Context, id string, follow bool, stdout, stderr io.Writer) error {
+// LogRange is a part of what a container has written; zero is all that the engine
+// kept.
+type LogRange struct {
+	Follow bool      // and what comes, until it ends
+	Last   int       // of what was kept, only so many lines, if it is not zero
+	Since  time.Time // and none from before, if it is not zero
+}
+
+// Logs writes what the engine kept of a container's output, byte for byte, until
+// that or ctx ends.
+func (e *Engine) Logs(ctx context.Context, id string, r LogRange, stdout, stderr io.Writer) error {
 	got, err := e.api.ContainerInspect(ctx, id)
 	if err != nil {
 		return err
 	}
+	which := container.LogsOptions{ShowStdout: true, ShowStderr: true, Follow: r.Follow}
+	if r.Last > 0 {
+		which.Tail = strconv.Itoa(r.Last)
+	}
+	if !r.Since.IsZero() {
+		which.Since = r.Since.Format(time.RFC3339Nano)
+	}
 	logs, err := within(ctx, func() (io.ReadCloser, error) {
-		return e.api.ContainerLogs(ctx, id, container.LogsOptions{ShowStdout: true, ShowStderr: true, Follow: follow})
+		return e.api.ContainerLogs(ctx, id, which)
 	}, func(c io.ReadCloser) { c.Close() })
 	if err != nil {
 		return err

@@ -319,7 +319,7 @@ func (e *Engine) WhyEnded(ctx context.Context, m Member) string {
 	case s.Error != "":
 		return printable.Escape(Plain(s.Error))
 	}
-	if reasons := e.reasons(ctx, m, got.State.StartedAt); len(reasons) > 0 {
+	if reasons := e.reasons(ctx, m, got.State.StartedAt, got.Config != nil && got.Config.Tty); len(reasons) > 0 {
 		return strings.Join(reasons[max(0, len(reasons)-mostReasons):], "; ")
 	}
 	switch got.State.ExitCode {
@@ -335,14 +335,19 @@ func (e *Engine) WhyEnded(ctx context.Context, m Member) string {
 
 // reasons are what a gate said of why it ended, and a service of why it did not
 // begin.
-func (e *Engine) reasons(ctx context.Context, m Member, since string) []string {
+func (e *Engine) reasons(ctx context.Context, m Member, since string, tty bool) []string {
 	var said bytes.Buffer
-	logs, err := e.api.ContainerLogs(ctx, m.ID, container.LogsOptions{ShowStderr: true, Since: since, Tail: wordsKept})
+	// A terminal has one stream.
+	logs, err := e.api.ContainerLogs(ctx, m.ID, container.LogsOptions{ShowStdout: tty, ShowStderr: true, Since: since, Tail: wordsKept})
 	if err != nil {
 		return nil
 	}
 	defer logs.Close()
-	_, _ = stdcopy.StdCopy(io.Discard, &clip{&said, maxErrors}, logs)
+	if tty {
+		_, _ = io.Copy(&clip{&said, maxErrors}, logs)
+	} else {
+		_, _ = stdcopy.StdCopy(io.Discard, &clip{&said, maxErrors}, logs)
+	}
 	program := "corral-gate: "
 	if m.Role != RoleGate {
 		program = "corral-verify: "

@@ -155,12 +155,20 @@ const (
 )
 
 func (e *Engine) young(ctx context.Context, id string) bool {
-	got, err := e.api.ContainerInspect(ctx, id)
-	if err != nil || !got.State.Running {
-		return false
+	s, known := e.stateOf(ctx, id)
+	at, err := time.Parse(time.RFC3339Nano, s.StartedAt)
+	return known && s.Running && err == nil && time.Since(at) < youth
+}
+
+// Started is when a container was started last, zero if it never was. It is not known
+// if the engine does not say.
+func (e *Engine) Started(ctx context.Context, id string) (at time.Time, known bool) {
+	s, known := e.stateOf(ctx, id)
+	if s.StartedAt == "" {
+		return time.Time{}, known
 	}
-	at, err := time.Parse(time.RFC3339Nano, got.State.StartedAt)
-	return err == nil && time.Since(at) < youth
+	at, err := time.Parse(time.RFC3339Nano, s.StartedAt)
+	return at, known && err == nil
 }
 
 // Resume lets containers that somebody paused go on.

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"unicode"
 
+	"github.com/moby/term"
+
 	"github.com/corral-sandbox/corral/internal/spec"
 )
 
@@ -19,6 +21,23 @@ type Settings struct {
 	Resolvers []netip.Addr
 	Probes    spec.Probes
 	CABundle  string // an absolute path
+	// DetachKeys leave a console, see CheckDetachKeys.
+	DetachKeys string
+}
+
+// DefaultDetachKeys are those of the docker command.
+const DefaultDetachKeys = "ctrl-p,ctrl-q"
+
+// CheckDetachKeys returns what is typed for keys that are written as Docker writes
+// them: single characters, and ctrl- with a letter or one of @ [ \ ] ^ _, with commas
+// between. The first is of the latter kind: it waits for the next one whenever it is
+// typed.
+func CheckDetachKeys(s string) ([]byte, error) {
+	typed, err := term.ToBytes(s)
+	if err != nil || len(typed) == 0 || !strings.HasPrefix(s, "ctrl-") {
+		return nil, fmt.Errorf("%q: write the keys like ctrl-p,ctrl-q or ctrl-]: the first with ctrl-, commas between", s)
+	}
+	return typed, nil
 }
 
 // SettingsFile is where the settings of the person with that home are.
@@ -42,8 +61,8 @@ func Caller() uint32 {
 // FromEnvironment reads the settings that scripts override: CORRAL_SUBNET
 // (172.30.0.0/16), CORRAL_RESOLVERS (addresses, comma-separated),
 // CORRAL_PROBES (unlisted=ADDR,resolver=ADDR,metadata=ADDR,ipv6=ADDR; each may
-// be left out) and CORRAL_CA_BUNDLE (a path, absolute or below ~/, which is
-// home). An empty one is as good as unset.
+// be left out), CORRAL_CA_BUNDLE (a path, absolute or below ~/, which is home) and
+// CORRAL_DETACH_KEYS (ctrl-p,ctrl-q). An empty one is as good as unset.
 func FromEnvironment(home string) (Settings, error) {
 	var s Settings
 	if v := os.Getenv("CORRAL_SUBNET"); v != "" {
@@ -87,6 +106,12 @@ func FromEnvironment(home string) (Settings, error) {
 			return Settings{}, fmt.Errorf("CORRAL_CA_BUNDLE: %q is no absolute path: write it like /etc/ssl/company.pem", v)
 		}
 		s.CABundle = path
+	}
+	if v := os.Getenv("CORRAL_DETACH_KEYS"); v != "" {
+		if _, err := CheckDetachKeys(v); err != nil {
+			return Settings{}, fmt.Errorf("CORRAL_DETACH_KEYS: %w", err)
+		}
+		s.DetachKeys = v
 	}
 	return s, nil
 }
@@ -162,6 +187,9 @@ func (s Settings) Or(below Settings) Settings {
 	if s.CABundle == "" {
 		s.CABundle = below.CABundle
 	}
+	if s.DetachKeys == "" {
+		s.DetachKeys = below.DetachKeys
+	}
 	for _, name := range ProbeNames {
 		if p := s.Probe(name); !p.IsValid() {
 			*p = *below.Probe(name)
@@ -181,6 +209,9 @@ func (s Settings) Keys() []string {
 	}
 	if s.CABundle != "" {
 		keys = append(keys, "ca_bundle")
+	}
+	if s.DetachKeys != "" {
+		keys = append(keys, "detach_keys")
 	}
 	for _, name := range ProbeNames {
 		if s.Probe(name).IsValid() {

@@ -131,7 +131,17 @@ func (d *decoder) settings(src []byte, home string) host.Settings {
 			}
 			d.mapping(n, "probes", keys...)
 		}},
-		key{"detach_keys", nil},
+		key{"detach_keys", func(n *yaml.Node) {
+			v, ok := d.text(n, "detach_keys")
+			if !ok {
+				return
+			}
+			if _, err := host.CheckDetachKeys(v); err != nil {
+				d.errorf(n, "ctrl-p,ctrl-q are the usual ones", "detach_keys: %v", err)
+				return
+			}
+			s.DetachKeys = v
+		}},
 	)
 	return s
 }

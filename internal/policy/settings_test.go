@@ -19,6 +19,7 @@ const everySetting = `# of this machine
 subnet: 10.200.0.0/16
 resolvers: [10.0.0.53, 127.0.0.53, "::1"]
 ca_bundle: ~/company.pem
+detach_keys: ctrl-]
 probes:
   unlisted: 192.0.2.1
   resolver: 192.0.2.2
@@ -29,24 +30,24 @@ probes:
 func TestParseSettings(t *testing.T) {
 	for _, c := range []struct{ name, src, want, places string }{
 		{"every key", everySetting,
-			"10.200.0.0/16 [10.0.0.53 127.0.0.53 ::1] {192.0.2.1 192.0.2.2 169.254.169.254 2001:db8::2} /home/u/company.pem",
-			"ca_bundle=4:1 probes=5:1 probes.ipv6=9:3 probes.metadata=8:3 probes.resolver=7:3 probes.unlisted=6:3 resolvers=3:1 subnet=2:1"},
-		{"one key", "ca_bundle: /a b.pem\n", "invalid Prefix [] {invalid IP invalid IP invalid IP invalid IP} /a b.pem", "ca_bundle=1:1"},
-		{"one probe", "probes: {ipv6: 2001:db8::1}\n", "invalid Prefix [] {invalid IP invalid IP invalid IP 2001:db8::1} ", "probes=1:1 probes.ipv6=1:10"},
-		{"nothing", "", "invalid Prefix [] {invalid IP invalid IP invalid IP invalid IP} ", ""},
-		{"comments only", "\ufeff# subnet: 10.0.0.0/16\r\n\r\n\t # x", "invalid Prefix [] {invalid IP invalid IP invalid IP invalid IP} ", ""},
-		{"an empty mapping", "{}\n", "invalid Prefix [] {invalid IP invalid IP invalid IP invalid IP} ", ""},
+			"10.200.0.0/16 [10.0.0.53 127.0.0.53 ::1] {192.0.2.1 192.0.2.2 169.254.169.254 2001:db8::2} /home/u/company.pem ctrl-]",
+			"ca_bundle=4:1 detach_keys=5:1 probes=6:1 probes.ipv6=10:3 probes.metadata=9:3 probes.resolver=8:3 probes.unlisted=7:3 resolvers=3:1 subnet=2:1"},
+		{"one key", "ca_bundle: /a b.pem\n", "invalid Prefix [] {invalid IP invalid IP invalid IP invalid IP} /a b.pem ", "ca_bundle=1:1"},
+		{"one probe", "probes: {ipv6: 2001:db8::1}\n", "invalid Prefix [] {invalid IP invalid IP invalid IP 2001:db8::1}  ", "probes=1:1 probes.ipv6=1:10"},
+		{"nothing", "", "invalid Prefix [] {invalid IP invalid IP invalid IP invalid IP}  ", ""},
+		{"comments only", "\ufeff# subnet: 10.0.0.0/16\r\n\r\n\t # x", "invalid Prefix [] {invalid IP invalid IP invalid IP invalid IP}  ", ""},
+		{"an empty mapping", "{}\n", "invalid Prefix [] {invalid IP invalid IP invalid IP invalid IP}  ", ""},
 	} {
 		s, at, err := ParseSettings("config.yaml", []byte(c.src), "/home/u")
 		if err != nil {
 			t.Errorf("%s: %v", c.name, err)
 			continue
 		}
-		if got := fmt.Sprintf("%v %v %v %s", s.Subnet, s.Resolvers, s.Probes, s.CABundle); got != c.want {
+		if got := fmt.Sprintf("%v %v %v %s %s", s.Subnet, s.Resolvers, s.Probes, s.CABundle, s.DetachKeys); got != c.want {
 			t.Errorf("%s:\ngot  %s\nwant %s", c.name, got, c.want)
 		}
 		var places []string
-		for _, k := range []string{"ca_bundle", "probes", "probes.ipv6", "probes.metadata", "probes.resolver", "probes.unlisted", "resolvers", "subnet"} {
+		for _, k := range []string{"ca_bundle", "detach_keys", "probes", "probes.ipv6", "probes.metadata", "probes.resolver", "probes.unlisted", "resolvers", "subnet"} {
 			if p, ok := at[k]; ok {
 				places = append(places, fmt.Sprintf("%s=%d:%d", k, p.Line, p.Col))
 			}
@@ -77,8 +78,9 @@ func TestParseSettingsRefuses(t *testing.T) {
 3:12 ca_bundle: "a.pem" is a relative path | start it with / or ~/
 4:20 probes.unlisted: ::1 is not an IPv4 address
 4:25 unknown key "other" in probes | there is unlisted, resolver, metadata, ipv6`},
-		{"a later key", "detach_keys: ctrl-q\n", "1:1 detach_keys is not in this version | remove it"},
-		{"a key of a policy", "profile: shell\n", `1:1 unknown key "profile" | there is subnet, resolvers, ca_bundle, probes`},
+		{"keys that everybody types", "detach_keys: q\n", `1:14 detach_keys: "q": write the keys like ctrl-p,ctrl-q or ctrl-]: the first with ctrl-, commas between | ctrl-p,ctrl-q are the usual ones`},
+		{"no keys", "detach_keys: ctrl-1\n", `1:14 detach_keys: "ctrl-1": write the keys like ctrl-p,ctrl-q or ctrl-]: the first with ctrl-, commas between | ctrl-p,ctrl-q are the usual ones`},
+		{"a key of a policy", "profile: shell\n", `1:1 unknown key "profile" | there is subnet, resolvers, ca_bundle, probes, detach_keys`},
 		{"twice", "subnet: 10.0.0.0/16\nsubnet: 10.1.0.0/16\n", `2:1 duplicate key "subnet": it is first in line 1 | keep one of the two`},
 		{"no value", "subnet:\n", "1:8 subnet has no value: it must be a string | give it one or remove it"},
 		{"no network", "subnet: 10.0.0.0\n", `1:9 subnet: "10.0.0.0" is not a network | write it like 172.30.0.0/16`},
@@ -99,7 +101,7 @@ func TestParseSettingsRefuses(t *testing.T) {
 		{"two documents", "subnet: 10.0.0.0/16\n---\n{}\n", "2:1 a second document: settings are one"},
 		{"a control character", "subnet: \x1b\n", "1:9 character U+001B does not belong in settings"},
 		{"a control character in a comment", "# \x1b\n", "1:3 character U+001B does not belong in settings"},
-		{"what is quoted stays", "\"a policy has\": 1\n", `1:1 unknown key "a policy has" | there is subnet, resolvers, ca_bundle, probes`},
+		{"what is quoted stays", "\"a policy has\": 1\n", `1:1 unknown key "a policy has" | there is subnet, resolvers, ca_bundle, probes, detach_keys`},
 		{"not YAML", "subnet: [\n", ""},
 		{"too large", "#" + strings.Repeat("x", maxBytes), "0:0 the file has 1048577 bytes, settings have at most 1048576"},
 	} {
@@ -145,7 +147,7 @@ func TestLoadSettings(t *testing.T) {
 	}
 	m.file(file, everySetting)
 	s, err := load()
-	if err != nil || s.CABundle != m.path("~/company.pem") || len(s.Keys()) != 7 {
+	if err != nil || s.CABundle != m.path("~/company.pem") || len(s.Keys()) != 8 {
 		t.Fatalf("%+v, %v", s, err)
 	}
 }
@@ -267,6 +269,9 @@ func encodeSettings(s host.Settings) []byte {
 	}
 	if s.CABundle != "" {
 		fmt.Fprintf(&b, "ca_bundle: %s, ", quote(s.CABundle))
+	}
+	if s.DetachKeys != "" {
+		fmt.Fprintf(&b, "detach_keys: %s, ", quote(s.DetachKeys))
 	}
 	b.WriteString("probes: {")
 	for _, name := range host.ProbeNames {

@@ -83,6 +83,8 @@ type Handover struct {
 	Version int     `json:"version"`
 	Service string  `json:"service"`
 	Checks  []Check `json:"checks"`
+	// Console says that the harness has a terminal that nobody sits at yet.
+	Console bool `json:"console,omitempty"`
 }
 
 // ParseHandover decodes and checks a Handover document.

@@ -68,7 +68,7 @@ func Sandboxes(home string) ([]string, error) {
 	}
 	var out []string
 	for _, e := range entries {
-		if e.IsDir() {
+		if e.IsDir() && !isForgotten(e.Name()) {
 			out = append(out, e.Name())
 		}
 	}

@@ -32,6 +32,48 @@ func TestLock(t *testing.T) {
 	again()
 }
 
+// Any number may sit at a sandbox; it is free again when the last of them has left,
+// and no lock of the other kind says anything of it.
+func TestAttach(t *testing.T) {
+	home := t.TempDir()
+	sits := func(sandbox string) bool {
+		t.Helper()
+		is, err := Attached(home, sandbox)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return is
+	}
+	unlock, err := Lock(home, "a-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	if sits("a-1") {
+		t.Error("nobody came")
+	}
+	var leave []func()
+	for range 2 {
+		l, err := Attach(home, "a-1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		leave = append(leave, l)
+	}
+	if sits("a-2") {
+		t.Error("they sit at another one")
+	}
+	for _, l := range leave {
+		if !sits("a-1") {
+			t.Error("one is there")
+		}
+		l()
+	}
+	if sits("a-1") {
+		t.Error("both have left")
+	}
+}
+
 // Who waits for a lock gets it when it is given back, says once that it waits,
 // and gives up when nobody waits for it any more.
 func TestWait(t *testing.T) {

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/corral-sandbox/corral/internal/exit"
 	"github.com/corral-sandbox/corral/internal/printable"
 	"github.com/corral-sandbox/corral/internal/spec"
@@ -56,6 +58,9 @@ func handover(ctx context.Context, args []string, e *env, stderr io.Writer) erro
 		if err := prove(ctx, h, e, stderr); err != nil {
 			return err
 		}
+		if h.Console && os.Getppid() == 1 { // what is run beside the harness has one of its own
+			giveSize(os.Stdin)
+		}
 	}
 	file, err := lookUp(args[0])
 	if err != nil {
@@ -65,6 +70,16 @@ func handover(ctx context.Context, args []string, e *env, stderr io.Writer) erro
 		return unrunnable(args[0], err)
 	}
 	return nil
+}
+
+// giveSize gives a terminal that has no size yet the usual one: what draws on the whole
+// screen would draw nothing. Whoever comes brings their own.
+func giveSize(terminal *os.File) {
+	fd := int(terminal.Fd())
+	size, err := unix.IoctlGetWinsize(fd, unix.TIOCGWINSZ)
+	if err == nil && size.Row == 0 && size.Col == 0 {
+		_ = unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 80})
+	}
 }
 
 // prove runs the checks of a handover, each of which must hold.

@@ -12,6 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/creack/pty"
+
 	"github.com/corral-sandbox/corral/internal/exit"
 	"github.com/corral-sandbox/corral/internal/spec"
 	"github.com/corral-sandbox/corral/internal/testenv"
@@ -200,5 +202,28 @@ func TestWithout(t *testing.T) {
 	got := without([]string{"A=1", "CORRAL_SPEC={}", "CORRAL_SPECIAL=2"}, "CORRAL_SPEC")
 	if strings.Join(got, " ") != "A=1 CORRAL_SPECIAL=2" {
 		t.Errorf("%q", got)
+	}
+}
+
+// A terminal without a size gets one, and no other is changed.
+func TestGiveSize(t *testing.T) {
+	ptmx, tty, err := pty.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ptmx.Close()
+	defer tty.Close()
+	for _, tt := range []struct{ has, gets pty.Winsize }{
+		{pty.Winsize{}, pty.Winsize{Rows: 24, Cols: 80}},
+		{pty.Winsize{Rows: 33, Cols: 111}, pty.Winsize{Rows: 33, Cols: 111}},
+	} {
+		if err := pty.Setsize(ptmx, &tt.has); err != nil {
+			t.Fatal(err)
+		}
+		giveSize(tty)
+		got, err := pty.GetsizeFull(ptmx)
+		if err != nil || *got != tt.gets {
+			t.Errorf("%v: %v, %v", tt.has, got, err)
+		}
 	}
 }

@@ -3,7 +3,9 @@ package engine
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"os"
+	"os/exec"
 	"regexp"
 	"strings"
 	"syscall"
@@ -11,6 +13,8 @@ import (
 	"time"
 
 	"github.com/creack/pty"
+
+	"github.com/corral-sandbox/corral/test/lab"
 )
 
 // What was built is not built again, in under a second, and nothing is made
@@ -169,7 +173,7 @@ func TestShellOnATerminal(t *testing.T) {
 	s := project(t, nothing)
 	end := s.up("echo up; read -r _", "up")
 	defer end()
-	f, wait := s.onTerminal("shell", "--", "bash", "-c", `trap 'echo interrupted; exit 3' INT; trap 'stty size' WINCH; until [ "$(stty size)" = "33 111" ]; do :; done; echo $TERM ready; while read -r -t 1 line || true; do :; done`)
+	f, wait := s.onTerminal("shell", "--", "bash", "-c", `trap 'echo interrupted; exit 3' INT; until [ "$(stty size)" = "33 111" ]; do :; done; echo $TERM ready; until [ "$(stty size)" = "44 99" ]; do :; done; stty size; while read -r -t 1 line || true; do :; done`)
 	f.await(t, "xterm ready")
 	if err := pty.Setsize(f.f, &pty.Winsize{Rows: 44, Cols: 99}); err != nil {
 		t.Fatal(err)
@@ -233,7 +237,7 @@ func TestShellInterrupted(t *testing.T) {
 		t.Errorf("%v: %s", c.ProcessState, errs.String())
 	}
 
-	c, f = s.begin(&errs, "shell", "--", "bash", "-c", `trap 'echo no' INT; echo ready; while :; do sleep 0.1; done`)
+	c, f = s.begin(&errs, "shell", "--", "perl", "-e", `$|=1; $SIG{INT} = sub { print "no\n" }; print "ready\n"; sleep 1 while 1`) // bash loses a signal that comes while it answers one
 	f.await(t, "ready")
 	for n := range 3 {
 		if err := c.Process.Signal(os.Interrupt); err != nil {
@@ -294,7 +298,7 @@ func TestLogs(t *testing.T) {
 	if r := s.corral("logs", "nobody"); r.code != 2 || !strings.Contains(r.err, `no service is called "nobody"`) || !strings.Contains(r.err, "hint: there is gate, main") {
 		t.Error(r)
 	}
-	if r := s.corral("logs", "main", "gate"); r.code != 2 {
+	if r := s.corral("logs", "main", "gate"); r.code != 0 || !strings.Contains(r.out, "gate | corral-gate: ready\n") || !strings.HasSuffix(r.out, "main | to stdout \x1b[31m\nmain | up\n") || r.err != "main | to stderr\n" {
 		t.Error(r)
 	}
 
@@ -314,5 +318,50 @@ func TestLogs(t *testing.T) {
 	f.await(t, "more\n")
 	if _ = c.Wait(); c.ProcessState.ExitCode() != 0 {
 		t.Errorf("at the end: %v %s", c.ProcessState, errs.String())
+	}
+}
+
+// The output of an always-on sandbox is followed over all that becomes of its
+// services, until it is taken down.
+func TestLogsOfWhatIsAlwaysOn(t *testing.T) {
+	t.Parallel()
+	s := project(t, always("logged", `[sh, -c, "echo first; echo second; read -r _; echo gone; exit 3"]`))
+	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
+	s.must("up")
+	if r := s.corral("logs", "-n", "1"); r.out != "second\r\n" || r.code != 0 {
+		t.Errorf("the last line: %v", r)
+	}
+	if r := s.corral("logs", "gate", "main"); r.code != 0 || !strings.Contains(r.out, "gate | corral-gate: ready\n") || !strings.Contains(r.out, "\nmain | first\nmain | second\n") {
+		t.Errorf("two: %v", r)
+	}
+	if r := s.corral("logs", "--tail", "-1"); r.code != 2 {
+		t.Error(r)
+	}
+	said := &lines{news: make(chan struct{}, 1)}
+	c, out := s.begin(said, "logs", "-f")
+	both, all := s.begin(io.Discard, "logs", "-f", "gate", "main")
+	out.await(t, "second\r\n")
+	all.await(t, "main | second\n")
+	docker(t, "kill", s.agent())
+	said.await(t, 0, "main ended (it was killed, status 137): what comes in its place is followed")
+	s.must("up")
+	out.await(t, "first\r\nsecond\r\nfirst\r\nsecond\r\n") // not again what was there
+	docker(t, "rm", "--force", s.gate())
+	if r := s.corral("logs"); r.code != 0 || !strings.Contains(r.err, "main: no network (gate is gone) (corral up heals it)") {
+		t.Errorf("without a gate: %v", r)
+	}
+	s.must("up")
+	out.await(t, strings.Repeat("first\r\nsecond\r\n", 3))
+	for strings.Count(all.seen.String(), "gate | corral-gate: ready\n") < 2 || strings.Count(all.seen.String(), "main | first\n") < 3 {
+		all.more(t)
+	}
+	s.must("down")
+	for _, c := range []*exec.Cmd{c, both} {
+		if err := c.Wait(); err != nil {
+			t.Errorf("once it is down: %v", err)
+		}
+	}
+	if got := out.seen.String(); strings.Count(got, "first") != 3 {
+		t.Errorf("what was followed: %q", got)
 	}
 }

@@ -104,7 +104,7 @@ func TestRunPassesStreams(t *testing.T) {
 func TestRunOnATerminal(t *testing.T) {
 	t.Parallel()
 	s := project(t, nothing)
-	c := s.cmd("run", "--", "bash", "-c", `trap 'echo interrupted; exit 3' INT; trap 'stty size' WINCH; stty size; echo up; while read -r -t 1 line || true; do :; done`)
+	c := s.cmd("run", "--", "bash", "-c", `trap 'echo interrupted; exit 3' INT; until [ "$(stty size)" = "33 111" ]; do :; done; echo up; until [ "$(stty size)" = "44 99" ]; do :; done; stty size; while read -r -t 1 line || true; do :; done`)
 	c.Env = append(c.Env, "TERM=xterm")
 	f, err := pty.StartWithAttrs(c, &pty.Winsize{Rows: 33, Cols: 111}, &syscall.SysProcAttr{
 		Setsid: true, Setctty: true, Credential: c.SysProcAttr.Credential,
@@ -115,7 +115,6 @@ func TestRunOnATerminal(t *testing.T) {
 	defer f.Close()
 	defer time.AfterFunc(limit, func() { c.Process.Kill() }).Stop()
 	screen := &screen{f: f}
-	screen.await(t, "33 111")
 	screen.await(t, "up")
 	seen := make(chan struct{})
 	go resized(f, seen)
@@ -157,14 +156,26 @@ type screen struct {
 
 func (s *screen) await(t *testing.T, text string) {
 	t.Helper()
-	buf := make([]byte, 4096)
 	for !strings.Contains(s.seen.String(), text) {
-		n, err := s.f.Read(buf)
-		s.seen.Write(buf[:n])
-		if err != nil {
+		if err := s.read(); err != nil {
 			t.Fatalf("the terminal ended without %q: %q", text, s.seen.String())
 		}
 	}
+}
+
+// more waits for more.
+func (s *screen) more(t *testing.T) {
+	t.Helper()
+	if err := s.read(); err != nil {
+		t.Fatalf("the terminal ended: %q", s.seen.String())
+	}
+}
+
+func (s *screen) read() error {
+	buf := make([]byte, 4096)
+	n, err := s.f.Read(buf)
+	s.seen.Write(buf[:n])
+	return err
 }
 
 func TestInterruptWithoutTerminal(t *testing.T) {

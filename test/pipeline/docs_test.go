@@ -70,7 +70,7 @@ func TestDocumentedSettings(t *testing.T) {
 	if s.Probes != spec.DefaultProbes() {
 		t.Errorf("the probes that are shown are not the default: %v", s.Probes)
 	}
-	every := host.Settings{Subnet: plan.DefaultSubnet, Resolvers: s.Resolvers, CABundle: "/x", Probes: spec.DefaultProbes()}.Keys()
+	every := host.Settings{Subnet: plan.DefaultSubnet, Resolvers: s.Resolvers, CABundle: "/x", DetachKeys: "ctrl-]", Probes: spec.DefaultProbes()}.Keys()
 	if shown := s.Keys(); !slices.Equal(shown, every) {
 		t.Errorf("shown are %v, there is %v", shown, every)
 	}

@@ -1,0 +1,188 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/corral-sandbox/corral/internal/engine"
+	"github.com/corral-sandbox/corral/internal/exit"
+	"github.com/corral-sandbox/corral/internal/host"
+	"github.com/corral-sandbox/corral/internal/printable"
+	"github.com/corral-sandbox/corral/internal/state"
+)
+
+func (a *app) attach() *cobra.Command {
+	var keys string
+	var noInput bool
+	c := &cobra.Command{
+		Use:   "attach [SERVICE]",
+		Short: "Sit down at an always-on agent, and leave it running",
+		Long: `Connects this terminal with that of a service that corral up brought up: main,
+the agent, unless another is named. ctrl-p ctrl-q leaves it running; other keys
+are chosen by --detach-keys, or detach_keys of this machine's settings. A signal
+or a terminal that is closed leaves it running, too.
+
+What draws on the whole screen draws again. What writes lines shows the next
+one: corral logs has those before. Bytes come as the agent writes them, with
+whatever that makes a terminal do. More than one may sit at the same agent.
+
+As long as somebody does, corral up asks before it ends what they sit at, and a
+corral up --watch waits with a change of the policy that would. The exit status
+is the agent's if it ends meanwhile.`,
+		Example: `  corral attach
+  corral attach --detach-keys ctrl-]
+  corral attach --no-stdin           only watches
+  echo "how far are you?" | corral attach`,
+		ValidArgsFunction: a.seats,
+		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return exit.Invalidf("see corral attach --help", "corral attach takes one service, got %q", args[1])
+			}
+			return a.sit(c.Context(), append(args, "main")[0], keys, !noInput)
+		},
+	}
+	c.Flags().StringVar(&keys, "detach-keys", "", "the keys that leave it running (default: the setting, else "+host.DefaultDetachKeys+")")
+	c.Flags().BoolVar(&noInput, "no-stdin", false, "type nothing into it")
+	return c
+}
+
+// leaving are the keys that leave a console, and what they are typed as.
+func leaving(flag string) (keys string, typed []byte, err error) {
+	set, err := wished()
+	if err != nil {
+		return "", nil, err
+	}
+	for _, keys := range []string{flag, set.DetachKeys, host.DefaultDetachKeys} {
+		if keys == "" {
+			continue
+		}
+		typed, err := host.CheckDetachKeys(keys)
+		if err != nil {
+			return "", nil, exit.Invalidf("corral attach --help has examples", "--detach-keys: %w", err) // the settings were looked at
+		}
+		return strings.ReplaceAll(keys, ",", " "), typed, nil
+	}
+	return "", nil, nil
+}
+
+// sit connects the terminal with that of a service. It needs no policy.
+func (a *app) sit(ctx context.Context, name, flag string, input bool) error {
+	keys, typed, err := leaving(flag)
+	if err != nil {
+		return err
+	}
+	e, file, members, err := a.here(ctx)
+	if err != nil {
+		return err
+	}
+	service, err := a.seat(ctx, e, file, name, members)
+	if err != nil {
+		return err
+	}
+	home, err := state.Home()
+	if err != nil {
+		return err
+	}
+	leave, err := state.Attach(home, service.Sandbox)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	tty := terminal(a.in) && terminal(a.out)
+	gate := gateOf(members)
+	switch health := e.Health(ctx, []engine.Member{gate, service})[0]; {
+	case !health.OK:
+		a.sayf("%s: %s (%s)", health.Service, health.State, cure(service, ""))
+	case tty && input:
+		a.sayf("%s of %s: %s leaves it running", name, service.Sandbox, keys)
+	}
+	told := a.tellLoss(ctx, e, gate.ID, service.ID, tty)
+	code, err := e.Console(ctx, service.ID, engine.Console{Leave: typed, Input: input}, a.in, a.out, a.err)
+	if tty {
+		fmt.Fprint(a.err, sane+unmouse)
+	}
+	told()
+	switch {
+	case errors.Is(err, engine.ErrLeft):
+		a.sayf("%s runs on; corral attach comes back to it", name)
+		return nil
+	case errors.Is(err, engine.ErrTakenDown):
+		return exit.Failedf("corral status says how it is now", "%s was taken down, or made anew by a corral up", name)
+	case err != nil:
+		return err
+	}
+	a.sayf("%s ended: %s (%s)", name, e.WhyEnded(ctx, service), cure(service, ""))
+	if code != 0 {
+		return exit.Status(code)
+	}
+	return nil
+}
+
+// seat is the service of that name that somebody may sit down at.
+func (a *app) seat(ctx context.Context, e *engine.Engine, file, name string, members []engine.Member) (engine.Member, error) {
+	if len(members) == 0 {
+		return engine.Member{}, exit.Failedf(a.starter()+" starts it", "nothing of %s is up", file)
+	}
+	var known []string
+	for _, m := range members {
+		if m.Role != engine.RoleService {
+			continue
+		}
+		switch known = append(known, m.Service); {
+		case m.Service != name:
+		case m.Purpose != engine.PurposeDaemon:
+			return m, exit.Failedf("corral shell opens a shell beside it", "%s is on the terminal of the corral that looks after it", name)
+		case !m.Running:
+			return m, exit.Failedf("corral up starts it again, corral logs has what it said", "%s does not run: %s", name, e.WhyEnded(ctx, m))
+		default:
+			return m, nil
+		}
+	}
+	if name == "main" {
+		return engine.Member{}, exit.Failedf("corral up brings it up", "%s is not there", name)
+	}
+	slices.Sort(known)
+	return engine.Member{}, exit.Invalidf("there is "+strings.Join(known, ", "), "no service is called %q", name)
+}
+
+// gateOf is the gate of a sandbox, zero if there is none.
+func gateOf(members []engine.Member) engine.Member {
+	for _, m := range members {
+		if m.Role == engine.RoleGate {
+			return m
+		}
+	}
+	return engine.Member{}
+}
+
+// tellLoss says at once if the gate ends behind which somebody sits. It ends
+// nothing: corral up, or the watch, does. The result ends the telling.
+func (a *app) tellLoss(ctx context.Context, e *engine.Engine, gate, service string, raw bool) func() {
+	ctx, stop := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		why, lost := e.GateLost(ctx, gate, service)
+		if !lost {
+			return
+		}
+		begin, end := "", "\n"
+		if raw {
+			begin, end = "\r\n", "\r\n"
+		}
+		fmt.Fprintf(a.err, "%scorral: the gate ended (%s): the agent has no network any more until corral up makes both anew%s", begin, printable.Escape(why), end)
+	}()
+	return func() {
+		stop()
+		<-done
+	}
+}
+
+// unmouse takes from a terminal what a program that is left running has asked of it:
+// the mouse, pasted text in brackets, word of who has the focus, a hidden cursor.
+const unmouse = "\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?2004l\x1b[?1004l\x1b[?25h"

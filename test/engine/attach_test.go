@@ -1,0 +1,213 @@
+package engine
+
+import (
+	"bytes"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/corral-sandbox/corral/test/lab"
+)
+
+// console is an agent that is talked to: it says what size its terminal has whenever
+// that changes, and what it hears.
+const console = `[perl, -e, '$|=1; $SIG{WINCH} = sub { print "drawn ", qx(stty size) }; print "up ", qx(stty size); while (<STDIN>) { chomp; exit 3 if $_ eq "end"; s/([^ -~])/sprintf("^%c", 64 + ord $1)/ge; print "heard <$_>\n" }']`
+
+// A person sits down at an always-on agent and leaves it running: by keys that can be
+// chosen, by a signal, with the terminal. What it draws is drawn again, several see
+// the same, and whoever pipes a question in waits for the answer.
+func TestAttach(t *testing.T) {
+	t.Parallel()
+	s := project(t, always("attach", console))
+	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
+	if r := s.corral("attach"); r.code != 1 || !strings.Contains(r.err, "hint: corral up starts it") {
+		t.Errorf("with nothing up: %v", r)
+	}
+	s.must("up")
+	agent := s.identity(s.agent())
+	if r := s.corral("logs"); !strings.HasPrefix(r.out, "up 24 80\r\n") {
+		t.Errorf("a terminal that nobody sits at: %v", r)
+	}
+	sit := func(args ...string) (*terminal, func() int) {
+		t.Helper()
+		f, wait := s.onTerminal(append([]string{"attach"}, args...)...)
+		f.await(t, "leaves it running")
+		f.await(t, "drawn 33 111")
+		return f, wait
+	}
+	left := func(what string, f *terminal, wait func() int) {
+		t.Helper()
+		f.await(t, "main runs on")
+		if code := wait(); code != 0 || s.identity(s.agent()) != agent {
+			t.Errorf("%s: status %d, the agent is another or has ended: %q", what, code, f.seen.String())
+		}
+	}
+
+	first, firstWait := sit()
+	first.key(t, "one\r")
+	first.await(t, "heard <one>")
+	second, secondWait := sit("--detach-keys", "ctrl-],x")
+	second.key(t, "two\x10\x11\r") // the usual keys are the agent's here
+	second.await(t, "heard <two^P")
+	first.key(t, "three\r")
+	second.await(t, "heard <three>")
+	second.key(t, "\x1dx")
+	left("keys of one's own", second, secondWait)
+	first.key(t, "\x10\x11")
+	left("the usual keys", first, firstWait)
+
+	s.env = append(s.env, "CORRAL_DETACH_KEYS=ctrl-a,d")
+	f, wait := sit()
+	f.key(t, "\x01d")
+	left("keys of the setting", f, wait)
+	if r := s.corral("attach", "--detach-keys", "q"); r.code != 2 || !strings.Contains(r.err, "the first with ctrl-") {
+		t.Errorf("keys that everybody types: %v", r)
+	}
+
+	var errs bytes.Buffer
+	c, out := s.begin(&errs, "attach", "--no-stdin")
+	var said bytes.Buffer
+	piped := s.cmd("attach")
+	piped.Stderr = &said
+	piped.Stdin = strings.NewReader("from a pipe\n")
+	answer, err := piped.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := piped.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer time.AfterFunc(limit, func() { piped.Process.Kill() }).Stop()
+	defer func() {
+		if t.Failed() {
+			t.Logf("with a pipe: %s", said.String())
+		}
+	}()
+	(&screen{f: answer.(*os.File)}).await(t, "heard <from a pipe>")
+	out.await(t, "heard <from a pipe>")
+	for _, p := range []*os.Process{c.Process, piped.Process} {
+		if err := p.Signal(syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.Wait(); err != nil || !strings.Contains(errs.String(), "main runs on") {
+		t.Errorf("a signal: %v, %s", err, errs.String())
+	}
+	if err := piped.Wait(); err != nil || s.identity(s.agent()) != agent {
+		t.Errorf("a signal to one with a pipe: %v", err)
+	}
+	f, wait = sit()
+	if err := f.f.Close(); err != nil { // the terminal goes
+		t.Fatal(err)
+	}
+	if code := wait(); code != 0 || s.identity(s.agent()) != agent {
+		t.Errorf("without its terminal: status %d", code)
+	}
+
+	// The agent's own end is told, with its status (R126), and so is that of the gate.
+	f, wait = sit()
+	f.key(t, "end\r")
+	f.await(t, "main ended: it ended with status 3 (corral up heals it)")
+	if code := wait(); code != 3 {
+		t.Errorf("status %d: %q", code, f.seen.String())
+	}
+	if r := s.corral("attach"); r.code != 1 || !strings.Contains(r.err, "main does not run: it ended with status 3") {
+		t.Errorf("to one that has ended: %v", r)
+	}
+	s.must("up")
+	f, wait = sit()
+	docker(t, "kill", s.gate())
+	f.await(t, "the gate ended (it was killed, status 137): the agent has no network any more")
+	if r := s.corral("up"); r.code != 0 {
+		t.Errorf("a heal asks nobody: %v", r)
+	}
+	f.await(t, "made anew by a corral up")
+	if code := wait(); code != 1 {
+		t.Errorf("status %d: %q", code, f.seen.String())
+	}
+	for _, name := range []string{"gate", "nobody"} {
+		if r := s.corral("attach", name); r.code != 2 || !strings.Contains(r.err, "hint: there is main") {
+			t.Errorf("to %s: %v", name, r)
+		}
+	}
+}
+
+// The one of a corral run is its own corral's.
+func TestAttachToARun(t *testing.T) {
+	t.Parallel()
+	s := project(t, nothing)
+	defer s.up("echo up; read -r _", "up")()
+	if r := s.corral("attach"); r.code != 1 || !strings.Contains(r.err, "hint: corral shell") {
+		t.Error(r)
+	}
+}
+
+// R123: what somebody sits at is not ended for a change of the policy before a person
+// said yes. What is healed, and what needs no end, asks nobody.
+func TestUpAsksBeforeItEndsASession(t *testing.T) {
+	t.Parallel()
+	for _, how := range []string{"attach", "shell"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			s := project(t, always("sits", console))
+			s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
+			s.must("up")
+			f, wait := s.onTerminal(how)
+			f.key(t, "echo $((40+2))\r")
+			f.await(t, map[string]string{"attach": "heard <echo $((40+2))>", "shell": "42"}[how])
+			agent := s.identity(s.agent())
+			s.write("corral.yaml", always("sits", console)+"resources: {pids: 300}\n")
+			if r := s.corral("up"); r.code != 2 || !strings.Contains(r.err, "ends the session of somebody who sits at it") || !strings.Contains(r.err, "hint: say --yes") {
+				t.Errorf("without a terminal: %v", r)
+			}
+			g, no := s.onTerminal("up")
+			g.await(t, "main is to be made anew (another is asked for: resources), which ends the session of somebody who sits at it. Go on? [y/N]")
+			g.key(t, "n\r")
+			if code := no(); code != 2 {
+				t.Errorf("a no: status %d: %q", code, g.seen.String())
+			}
+			if s.identity(s.agent()) != agent {
+				t.Fatal("it was ended without a yes")
+			}
+
+			// Nobody can be asked by a watch: it says that it waits, and goes on when it can.
+			said := &lines{news: make(chan struct{}, 1)}
+			c, _ := s.begin(said, "up", "--watch", "--yes")
+			mark := said.await(t, 0, "main is made anew (another is asked for: resources)")
+			mark = said.await(t, mark, "watching "+s.id)
+			f.await(t, map[string]string{"attach": "made anew by a corral up", "shell": "the sandbox ended"}[how])
+			if code := wait(); code != 1 {
+				t.Errorf("status %d: %q", code, f.seen.String())
+			}
+			f, wait = s.onTerminal(how)
+			f.key(t, "echo $((40+2))\r")
+			f.await(t, map[string]string{"attach": "heard <echo $((40+2))>", "shell": "42"}[how])
+			agent = s.identity(s.agent())
+			s.write("corral.yaml", always("sits", console)+"resources: {pids: 200}\n")
+			docker(t, "pause", s.gate()) // so that it looks
+			mark = said.await(t, mark, "main is to be made anew (another is asked for: resources): that waits until nobody sits at it any more")
+			if s.identity(s.agent()) != agent {
+				t.Fatal("the watch ended it")
+			}
+			f.key(t, map[string]string{"attach": "\x10\x11", "shell": "exit\r"}[how])
+			if code := wait(); code != 0 {
+				t.Errorf("status %d: %q", code, f.seen.String())
+			}
+			docker(t, "pause", s.gate())
+			mark = said.await(t, mark, "main is made anew (another is asked for: resources)")
+			said.await(t, mark, s.id+" is up\n")
+			if err := c.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.Wait(); err != nil {
+				t.Error(err)
+			}
+			s.write("corral.yaml", always("sits", console)+"resources: {pids: 100}\n")
+			if r := s.corral("up"); r.code != 0 {
+				t.Errorf("nobody sits there: %v", r)
+			}
+		})
+	}
+}
