@@ -104,7 +104,7 @@ func (a *app) sit(ctx context.Context, name, flag string, input bool) error {
 	told := a.tellLoss(ctx, e, gate.ID, service.ID, tty)
 	code, err := e.Console(ctx, service.ID, engine.Console{Leave: typed, Input: input}, a.in, a.out, a.err)
 	if tty {
-		fmt.Fprint(a.err, sane+unmouse)
+		a.restore()
 	}
 	told()
 	switch {
@@ -182,7 +182,3 @@ func (a *app) tellLoss(ctx context.Context, e *engine.Engine, gate, service stri
 		<-done
 	}
 }
-
-// unmouse takes from a terminal what a program that is left running has asked of it:
-// the mouse, pasted text in brackets, word of who has the focus, a hidden cursor.
-const unmouse = "\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?2004l\x1b[?1004l\x1b[?25h"
