@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -585,6 +586,48 @@ func TestUpWatchWaits(t *testing.T) {
 	_ = c.Wait()
 	if code := c.ProcessState.ExitCode(); code != 2 || len(s.containers()) > 0 {
 		t.Errorf("a policy that grants more: status %d, up %v", code, s.containers())
+	}
+}
+
+// A machine that has no name server yet, as one that boots, is waited for: what is
+// invalid on another day passes by itself here (R124).
+func TestUpWatchBeforeThereIsANameServer(t *testing.T) {
+	t.Parallel()
+	s := project(t, always("boots", forever))
+	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
+	file := filepath.Join(filepath.Dir(s.dir), "resolv.conf")
+	if err := os.WriteFile(file, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	s.env = slices.DeleteFunc(s.env, func(v string) bool { return strings.HasPrefix(v, "CORRAL_RESOLVERS=") })
+	booting := func(args ...string) *exec.Cmd {
+		c := s.cmd()
+		c.Path, c.SysProcAttr = "/bin/sh", &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+		groups := strings.Trim(strings.Join(strings.Fields(fmt.Sprint(dockerGroups())), ","), "[]")
+		c.Args = append([]string{"sh", "-c", `mount --make-rprivate / && mount --bind "$0" /etc/resolv.conf && { ! test -e /run/systemd/resolve || mount -t tmpfs none /run/systemd/resolve; } &&
+			exec setpriv --reuid "$1" --regid "$2" --groups "$3" "$4" up "$5"`,
+			file, fmt.Sprint(s.uid), fmt.Sprint(s.gid), groups, filepath.Join(s.bin, "corral")}, args...)
+		return c
+	}
+	if r := s.ended("", booting("--wait")); r.code != 2 || !strings.Contains(r.err, "name server") {
+		t.Errorf("without a watch: %v", r)
+	}
+	said := &lines{news: make(chan struct{}, 1)}
+	c := booting("--watch")
+	c.Stderr = said
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Process.Kill() })
+	mark := said.await(t, 0, s.id+" is not up: it is tried again until it is")
+	if err := os.WriteFile(file, []byte("nameserver "+lab.NameServer.String()+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	mark = said.await(t, mark, "watching "+s.id)
+	signal(t, c.Process.Pid, syscall.SIGTERM)
+	said.await(t, mark, "stays up")
+	if err := c.Wait(); err != nil {
+		t.Error(err)
 	}
 }
 
