@@ -66,8 +66,8 @@ func TestAttach(t *testing.T) {
 		t.Errorf("keys that everybody types: %v", r)
 	}
 
-	var errs bytes.Buffer
-	c, out := s.begin(&errs, "attach", "--no-stdin")
+	watcher, watched := s.onTerminal("attach", "--no-stdin")
+	watcher.await(t, "drawn 33 111")
 	var said bytes.Buffer
 	piped := s.cmd("attach")
 	piped.Stderr = &said
@@ -86,14 +86,11 @@ func TestAttach(t *testing.T) {
 		}
 	}()
 	(&screen{f: answer.(*os.File)}).await(t, "heard <from a pipe>")
-	out.await(t, "heard <from a pipe>")
-	for _, p := range []*os.Process{c.Process, piped.Process} {
-		if err := p.Signal(syscall.SIGHUP); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := c.Wait(); err != nil || !strings.Contains(errs.String(), "main runs on") {
-		t.Errorf("a signal: %v, %s", err, errs.String())
+	watcher.await(t, "heard <from a pipe>")
+	watcher.key(t, "\x03") // it types nothing into the agent
+	left("one that only watches", watcher, watched)
+	if err := piped.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
 	}
 	if err := piped.Wait(); err != nil || s.identity(s.agent()) != agent {
 		t.Errorf("a signal to one with a pipe: %v", err)
