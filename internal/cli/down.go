@@ -33,7 +33,7 @@ for the next run.
 
 With --purge the image goes, too, and all that is kept of the sandbox: what the
 agent has of its own (sessions, logins, memory), what you accepted of the policy,
-and what was written out. It asks first. The project and what is mounted stay as
+what was written out, and what corral enable made. It asks first. The project and what is mounted stay as
 they are.`,
 		Example: `  corral down
   corral down --purge`,
@@ -60,6 +60,11 @@ func (a *app) takeDown(ctx context.Context, purge bool) error {
 			return err
 		case !goes:
 			purge = false
+		}
+	}
+	if purge { // before anybody is kept from ending, and nothing of it is accepted any more
+		if err := a.dropUnits(ctx, file, "", "what it goes by is purged"); err != nil {
+			return err
 		}
 	}
 	alone := false
@@ -145,6 +150,13 @@ func (a *app) mayPurge(ctx context.Context, file string, members []engine.Member
 	for _, id := range ids {
 		fmt.Fprintf(a.err, "  %s: the agent's own state, what you accepted, what was written out (%s)\n", printable.Escape(filepath.Join(home, id)), sizeText(state.Size(home, id)))
 		fmt.Fprintf(a.err, "  the images of %s\n", printable.Escape(id))
+	}
+	units, err := unitsOf(file)
+	if err != nil {
+		return false, err
+	}
+	for _, u := range units {
+		fmt.Fprintf(a.err, "  %s\n", printable.Escape(u.path))
 	}
 	fmt.Fprintln(a.err)
 	if !terminal(a.in) || !terminal(a.err) {

@@ -151,7 +151,7 @@ func (a *app) enableUnit(ctx context.Context) error {
 	if err := unwritten(u, path); err != nil {
 		return err
 	}
-	if err := a.dropRenamed(ctx, p.policy.File, name); err != nil {
+	if err := a.dropUnits(ctx, p.policy.File, name, "the policy has another name now"); err != nil {
 		return err
 	}
 	text := u.text()
@@ -212,20 +212,21 @@ func unwritten(u unit, path string) error {
 	return nil
 }
 
-// dropRenamed removes the units that the same policy file had under other names.
-func (a *app) dropRenamed(ctx context.Context, file, name string) error {
+// dropUnits removes the units of a policy file, under whatever name, but for the one
+// to keep, and says why.
+func (a *app) dropUnits(ctx context.Context, file, keep, why string) error {
 	units, err := unitsOf(file)
 	if err != nil {
 		return err
 	}
 	for _, u := range units {
-		if u.name() == name {
+		if u.name() == keep {
 			continue
 		}
 		if err := removeUnit(ctx, u.path); err != nil {
 			return err
 		}
-		a.sayf("%s is removed: the policy has another name now", u.name())
+		a.sayf("%s is removed: %s", u.name(), why)
 	}
 	return nil
 }

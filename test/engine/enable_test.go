@@ -225,7 +225,7 @@ func TestEnabled(t *testing.T) {
 echo "$*" >> ROOT/asked
 wants=ROOT/home/.config/systemd/user/default.target.wants
 case $2 in
-enable) mkdir -p $wants && ln -s ../$3 $wants/$3 ;;
+enable) mkdir -p $wants && ln -sf ../$3 $wants/$3 ;;
 is-active) echo active ;;
 esac
 `
@@ -268,5 +268,15 @@ esac
 	}
 	if r := s.must("down"); strings.Contains(r.err, "boot") {
 		t.Errorf("down after disable: %v", r)
+	}
+	s.must("enable")
+	if r := s.corral("down", "--purge"); r.code != 2 || !strings.Contains(r.err, unit+"\n") {
+		t.Errorf("what a purge removes: %v", r)
+	}
+	if r := s.must("down", "--purge", "--yes"); !strings.Contains(r.err, unit+" is removed: what it goes by is purged") || strings.Contains(r.err, "boot") {
+		t.Errorf("purged: %v", r)
+	}
+	if r := s.must("disable"); !strings.Contains(r.err, "is not enabled") {
+		t.Errorf("disable after a purge: %v", r)
 	}
 }
