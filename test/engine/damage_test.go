@@ -3,10 +3,14 @@ package engine
 import (
 	cryptorand "crypto/rand"
 	"fmt"
+	"os"
 	"os/exec"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -74,6 +78,21 @@ func unnamed(container string) func(x *trial) {
 // fromNothing are the events of a sandbox that comes up from nothing.
 var fromNothing = []string{"create gate", "create relay", "start relay", "start gate", "create main", "start main"}
 
+// shimless kills the engine's own process over the gate's first one.
+func shimless(x *trial) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid(x.t, x.gate())))
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	m := regexp.MustCompile(`(?m)^PPid:\t(\d+)$`).FindSubmatch(status)
+	shim, err := strconv.Atoi(string(m[1]))
+	if err != nil || shim <= 1 {
+		x.t.Fatalf("process %d, %v", shim, err)
+	}
+	signal(x.t, shim, syscall.SIGKILL)
+	docker(x.t, "wait", x.gate())
+}
+
 // orphaned is the end of a relay that serves nobody. Whichever corral of the machine comes
 // first does it.
 const orphaned = "(destroy relay)"
@@ -90,6 +109,8 @@ var harms = map[string][]harm{
 	"gate": {
 		{"stopped", by("gate", "stop"), []string{"main: no network (gate is gone)"}, "the gate is made anew (it is gone", slices.Concat([]string{"destroy main", "destroy relay", "destroy gate"}, fromNothing), nil},
 		{"stopped and pruned", then(by("gate", "stop"), pruned), []string{"main: no network (gate is gone)"}, "the gate is made anew (it is gone)", slices.Concat([]string{"destroy main", orphaned}, fromNothing), nil},
+		// R031: as where a machine loses its power.
+		{"without who looks after it for the engine", shimless, []string{"main: no network (gate is gone)"}, "the gate is made anew (it is gone", slices.Concat([]string{"destroy main", "destroy relay", "destroy gate"}, fromNothing), nil},
 		{"removed", by("gate", "rm --force"), []string{"main: no network (gate is gone)"}, "the gate is made anew (it is gone), and main with it", slices.Concat([]string{"destroy main", orphaned}, fromNothing), nil},
 	},
 	"relay": {

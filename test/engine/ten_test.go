@@ -169,8 +169,9 @@ func BenchmarkTen(b *testing.B) {
 // what they share counted once for each.
 func resident(t testing.TB, container string) (mb float64) {
 	t.Helper()
-	for line := range strings.Lines(docker(t, "top", container, "-eo", "rss")) {
-		if kb, err := strconv.ParseFloat(strings.TrimSpace(line), 64); err == nil {
+	for line := range strings.Lines(docker(t, "top", container, "-eo", "pid,rss")) {
+		f := strings.Fields(line)
+		if kb, err := strconv.ParseFloat(f[len(f)-1], 64); err == nil { // not the names of the columns
 			mb += kb * 1024 / 1e6
 		}
 	}
