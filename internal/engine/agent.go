@@ -27,6 +27,15 @@ type Terminal struct {
 // Lasting is the terminal of an always-on service: people come and go.
 var Lasting = Terminal{TTY: true, Stdin: true, Stays: true}
 
+// terminalOf is what of a terminal the service of a sandbox has that was brought up for
+// a purpose. Of a run nobody else knows: that depends on where somebody sits.
+func terminalOf(purpose string) Terminal {
+	if purpose == PurposeDaemon {
+		return Lasting
+	}
+	return Terminal{}
+}
+
 // CreateService creates a service's container, which joins a proven gate and
 // starts by handing over. It is not started. The secrets go into its
 // environment and nowhere else.

@@ -87,7 +87,7 @@ func TestUp(t *testing.T) {
 	for _, c := range []struct {
 		args []string
 		said string
-	}{{[]string{"status"}, "main: running"}, {[]string{"logs"}, "up\n"}, {[]string{"logs", "gate"}, spec.ReadyLine}, {[]string{"shell", "--", "echo", "beside"}, "beside\n"}, {[]string{"verify"}, ", 0 failed"}} {
+	}{{[]string{"status"}, "main: running"}, {[]string{"logs"}, "up"}, {[]string{"logs", "gate"}, spec.ReadyLine}, {[]string{"shell", "--", "echo", "beside"}, "beside\n"}, {[]string{"verify"}, ", 0 failed"}} {
 		if r := s.corral(c.args...); r.code != 0 || !strings.Contains(r.out+r.err, c.said) {
 			t.Errorf("corral %v: %v", c.args, r)
 		}
