@@ -123,11 +123,10 @@ func (a *app) runDemo(ctx context.Context) (err error) {
 	}
 
 	a.project, a.policy = "", filepath.Join(dir, "corral.yaml")
-	p, err := (&app{in: a.in, out: a.out, err: io.Discard, policy: a.policy, project: dir}).load()
+	p, err := a.hostile(dir)
 	if err != nil {
 		return err
 	}
-	p.accepted = true // it is our own
 	g, id, err := a.bring(ctx, e, p, engine.PurposeDemo, nil, engine.Terminal{Stdin: true})
 	if err != nil {
 		return err
@@ -196,6 +195,18 @@ func (a *app) runDemo(ctx context.Context) (err error) {
 		return exit.Failedf("run no agent behind it; SECURITY.md says how to report it: keep what stands above", "the fence did not hold")
 	}
 	return verified
+}
+
+// hostile is the sandbox of the hostile agent: it trusts whom this machine trusts,
+// as every other one does, or its images would be others than theirs.
+func (a *app) hostile(dir string) (*project, error) {
+	p, err := (&app{in: a.in, out: a.out, err: io.Discard, policy: filepath.Join(dir, "corral.yaml"), project: dir}).load()
+	if err != nil {
+		return nil, err
+	}
+	p.accepted = true // it is our own
+	p.host.Certificates, err = trusted(p.set)
+	return p, err
 }
 
 // demoProject is a directory with a policy and the hostile program, given to
