@@ -19,8 +19,8 @@ func (a *app) build() *cobra.Command {
 		Use:   "build",
 		Short: "Build the images that the policy asks for",
 		Long: `Builds the gate image and the image of the agent where something in them has
-changed, and says for each whether it was. corral run and corral up do the same by themselves;
-this does it beforehand, and starts nothing.`,
+changed, and says for each whether it was. corral run and corral up do the same
+by themselves; this does it beforehand, and starts nothing.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.with(c.Context(), func(p *project, e *engine.Engine) error {

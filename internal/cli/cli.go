@@ -4,6 +4,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -68,7 +70,7 @@ one policy file lists, and proves from the inside that it is so.`,
   corral run -- run "fix it"     the same, with arguments of its own
   corral up                      an agent that is always on (mode: daemon)
   corral enable                  the same, from every boot on
-  corral attach                  sits down at it; ctrl-p ctrl-q leaves it running
+  corral attach                  sits down at it; ctrl-p ctrl-q leaves it on
   corral shell                   a shell beside the agent
   corral verify                  proves the fence
 
@@ -83,9 +85,8 @@ once it has started.`,
 		SuggestionsMinimumDistance: 2,
 	}
 	root.SetVersionTemplate("corral {{.Version}}\n")
-	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return exit.Invalidf(flagHint(c, err), "%v", err)
-	})
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", fmt.Sprintf(".FlagUsagesWrapped %d", helpWidth)))
+	root.SetFlagErrorFunc(flagError)
 	for _, g := range []struct {
 		id, title string
 		project   bool // its commands are about one project
@@ -106,10 +107,56 @@ once it has started.`,
 			root.AddCommand(c)
 		}
 	}
+	for _, c := range root.Commands() {
+		c.SuggestFor = elsewhere[c.Name()]
+	}
 	given(root)
 	completions(root)
+	narrow(root)
 	return root
 }
+
+// narrow fits what the commands say of themselves into the width of help.
+func narrow(c *cobra.Command) {
+	paragraphs := strings.Split(c.Long, "\n\n")
+	for i, p := range paragraphs {
+		if p == "" || strings.HasPrefix(p, " ") || strings.HasPrefix(p, "\t") || strings.Contains(p, "\n ") {
+			continue // as it is to be typed
+		}
+		var b strings.Builder
+		width := 0
+		for j, word := range strings.Fields(p) {
+			n := utf8.RuneCountInString(word)
+			switch {
+			case j == 0:
+			case width+1+n > helpWidth:
+				b.WriteByte('\n')
+				width = 0
+			default:
+				b.WriteByte(' ')
+				width++
+			}
+			b.WriteString(word)
+			width += n
+		}
+		paragraphs[i] = b.String()
+	}
+	c.Long = strings.Join(paragraphs, "\n\n")
+	for _, sub := range c.Commands() {
+		narrow(sub)
+	}
+}
+
+// elsewhere are the words of other tools for what a command of ours does.
+var elsewhere = map[string][]string{
+	"ps":    {"ls", "list"},
+	"up":    {"start"},
+	"down":  {"stop", "kill", "rm"},
+	"shell": {"exec"},
+}
+
+// helpWidth is how wide help is: what the narrowest terminals show.
+const helpWidth = 80
 
 // machineGroup is where help lists what is about no project.
 const machineGroup = "machine"
@@ -136,13 +183,31 @@ func given(root *cobra.Command) {
 			c.GroupID, c.Short = machineGroup, "Print the completion script of a shell"
 			c.Args, c.RunE, c.SuggestionsMinimumDistance = cobra.ArbitraryArgs, subcommand, root.SuggestionsMinimumDistance
 			for _, shell := range c.Commands() {
-				if shell.Args = noArgs; shell.Name() == "powershell" {
+				switch shell.Args = noArgs; shell.Name() {
+				case "powershell":
 					c.RemoveCommand(shell)
+				case "bash":
+					shell.Long = bashCompletion
 				}
 			}
 		}
 	}
 }
+
+const bashCompletion = `Prints the completion script for bash. make install has put it in place.
+
+It needs the package bash-completion (apt-get install bash-completion), and bash
+looks for it when it starts: open a new shell after either was installed.
+
+To have it in this shell alone:
+
+	source <(corral completion bash)
+
+To have it in every new one, where make install was not used:
+
+	mkdir -p ~/.local/share/bash-completion/completions
+	corral completion bash > ~/.local/share/bash-completion/completions/corral
+`
 
 // subcommand is what a command with others below it does by itself.
 func subcommand(c *cobra.Command, args []string) error {
@@ -150,11 +215,48 @@ func subcommand(c *cobra.Command, args []string) error {
 		return c.Help()
 	}
 	hint := fmt.Sprintf("see %s --help", c.CommandPath())
-	if near := c.SuggestionsFor(args[0]); len(near) > 0 {
-		hint = fmt.Sprintf("did you mean %s %s?", c.CommandPath(), near[0])
+	if meant := meant(c, args[0]); meant != "" {
+		hint = fmt.Sprintf("did you mean %s %s?", c.CommandPath(), meant)
 	}
 	return exit.Invalidf(hint, "unknown command %q", args[0])
 }
+
+// meant is the command below c that a word most likely means, empty if none does:
+// another tool's word for it first, then what is spelled alike.
+func meant(c *cobra.Command, word string) string {
+	for _, sub := range c.Commands() {
+		if slices.Contains(sub.SuggestFor, strings.ToLower(word)) {
+			return sub.Name()
+		}
+	}
+	near := c.SuggestionsFor(word)
+	if len(near) == 0 {
+		return ""
+	}
+	return slices.MinFunc(near, func(x, y string) int {
+		return cmp.Compare(spelling.Distance(word, x), spelling.Distance(word, y))
+	})
+}
+
+// flagError is what is wrong with the flags of a command, in our words.
+func flagError(c *cobra.Command, err error) error {
+	// An unknown flag of an unknown command is the lesser mistake.
+	if before := c.Flags().Args(); c.HasSubCommands() && len(before) > 0 {
+		return subcommand(c, before)
+	}
+	see := fmt.Sprintf("see %s --help", c.CommandPath())
+	if wrong := (*pflag.InvalidValueError)(nil); errors.As(err, &wrong) {
+		takes, known := flagValues[wrong.GetFlag().Value.Type()]
+		if !known {
+			takes = "another value"
+		}
+		return exit.Invalidf(see, "--%s takes %s, got %q", wrong.GetFlag().Name, takes, wrong.GetValue())
+	}
+	return exit.Invalidf(flagHint(c, err), "%v", err)
+}
+
+// flagValues says what flags of a type take.
+var flagValues = map[string]string{"bool": "true or false", "int": "a whole number", "duration": "a time like 30s"}
 
 // flagHint says which flag of a command a mistyped one most likely is.
 func flagHint(c *cobra.Command, err error) string {
@@ -165,9 +267,18 @@ func flagHint(c *cobra.Command, err error) string {
 		if near := spelling.Nearest(unknown.GetSpecifiedName(), names); near != "" {
 			return fmt.Sprintf("did you mean --%s?", near)
 		}
+		if given := unknown.GetSpecifiedName(); len(given) >= leastAlike {
+			names = slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, given[:leastAlike]) })
+			if len(names) == 1 {
+				return fmt.Sprintf("did you mean --%s?", names[0])
+			}
+		}
 	}
 	return fmt.Sprintf("see %s --help", c.CommandPath())
 }
+
+// leastAlike is how much of its beginning a flag shares with one that it may mean.
+const leastAlike = 3
 
 // noArgs refuses arguments with our exit status for an invalid request.
 func noArgs(c *cobra.Command, args []string) error {

@@ -8,8 +8,10 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/corral-sandbox/corral/internal/diag"
 	"github.com/corral-sandbox/corral/internal/engine"
@@ -93,4 +95,66 @@ func TestEveryCommandHelps(t *testing.T) {
 		}
 	}
 	walk(a.root())
+}
+
+// Help is read in terminals of 80 columns, flags and what comes with cobra included.
+func TestHelpIsNarrow(t *testing.T) {
+	var walk func(*cobra.Command)
+	root := (&app{in: strings.NewReader(""), out: io.Discard, err: io.Discard}).root()
+	walk = func(c *cobra.Command) {
+		var b strings.Builder
+		root.SetOut(&b)
+		if err := c.Help(); err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(b.String()) {
+			if line = strings.TrimSuffix(line, "\n"); utf8.RuneCountInString(line) > 80 {
+				t.Errorf("%s --help: %d columns: %s", c.CommandPath(), utf8.RuneCountInString(line), line)
+			}
+		}
+		for _, sub := range c.Commands() {
+			walk(sub)
+		}
+	}
+	walk(root)
+}
+
+// A flag that takes something else is told in our words, whatever it takes.
+func TestFlagErrors(t *testing.T) {
+	tried := 0
+	var walk func(*cobra.Command)
+	walk = func(c *cobra.Command) {
+		c.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			if strings.HasPrefix(f.Value.Type(), "string") {
+				return
+			}
+			tried++
+			err := flagError(c, c.ParseFlags([]string{"--" + f.Name + "=x"}))
+			if want := fmt.Sprintf("--%s takes %s, got \"x\"", f.Name, flagValues[f.Value.Type()]); err.Error() != want || flagValues[f.Value.Type()] == "" {
+				t.Errorf("%s --%s=x: %v", c.CommandPath(), f.Name, err)
+			}
+		})
+		for _, sub := range c.Commands() {
+			walk(sub)
+		}
+	}
+	walk((&app{in: strings.NewReader(""), out: io.Discard, err: io.Discard}).root())
+	if tried == 0 {
+		t.Error("there is no such flag")
+	}
+}
+
+// Other tools' words are none of ours, and each leads to a command.
+func TestWordsOfOtherTools(t *testing.T) {
+	root := (&app{in: strings.NewReader(""), out: io.Discard, err: io.Discard}).root()
+	for name, words := range elsewhere {
+		for _, word := range words {
+			if c, _, _ := root.Find([]string{word}); c != root {
+				t.Errorf("%s is a command", word)
+			}
+			if got := meant(root, word); got != name {
+				t.Errorf("%s: %q is meant, not %s", word, got, name)
+			}
+		}
+	}
 }

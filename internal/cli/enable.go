@@ -39,7 +39,7 @@ A policy that grants more than was accepted is not brought up by it: corral up b
 hand asks, and corral enable again starts the unit. corral down ends the sandbox
 until the next boot or login; corral disable removes the unit.`,
 		Example: `  corral enable
-  corral enable --print > corral.service   the unit alone; nothing is written or started`,
+  corral enable --print > corral.service   the unit alone; nothing is started`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if only {

@@ -29,13 +29,14 @@ func (a *app) install() *cobra.Command {
 are on and builds the gate image. Once per machine; doing it again changes
 nothing. If something stands against it, that is said with what to do, and
 nothing more is made: the gate image is built before the kernel is tried with
-it, the network is made before its gateway's address is.
+it, the network is made before its gateway's address is. With --check the gate
+image is still built where it is missing, and nothing else is made.
 
 The network takes 172.30.0.0/16, or the next private range that no route and no
 network of this machine uses; --subnet or the settings say which. The network is
 the record: every later command goes by the range that it has.`,
 		Example: `  corral install            looks, and makes what is missing
-  corral install --check    only looks, and says each thing; exit 1 unless all is ready`,
+  corral install --check    looks, and says each thing; exit 1 unless ready`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if check && repair {
@@ -65,11 +66,12 @@ func (a *app) runInstall(ctx context.Context, subnet string, making, repair, asJ
 	}
 	set.Subnet = wish.Subnet
 	if subnet != "" {
-		if set.Subnet, err = netip.ParsePrefix(subnet); err == nil {
-			_, err = plan.Divide(set.Subnet)
+		const hint = "write it like 172.30.0.0/16"
+		if set.Subnet, err = netip.ParsePrefix(subnet); err != nil {
+			return exit.Invalidf(hint, "--subnet: %q is no range of addresses", subnet)
 		}
-		if err != nil {
-			return exit.Invalidf("write it like 172.30.0.0/16", "--subnet: %w", err)
+		if _, err = plan.Divide(set.Subnet); err != nil {
+			return exit.Invalidf(hint, "--subnet: %w", err)
 		}
 	}
 	certificates, err := trusted(set)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"net/url"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -160,6 +161,13 @@ port it is 443. Exit 1 if it is denied.`,
 // check answers whether the rules allow a target, which is HOST or HOST:PORT.
 func check(rules []policy.Rule, services []policy.HostService, target string) (allowed bool, answer string, err error) {
 	host, port := target, uint16(443)
+	if strings.Contains(target, "://") {
+		hint := "write the host alone"
+		if asked := hostOf(target); asked != "" {
+			hint = fmt.Sprintf("write the host alone: %s", asked)
+		}
+		return false, "", exit.Invalidf(hint, "%q is a URL", target)
+	}
 	if a, err := netip.ParseAddrPort(target); err == nil {
 		host = a.Addr().String()
 	} else if at := strings.LastIndexByte(target, ':'); at >= 0 && strings.Count(target, ":") == 1 {
@@ -193,6 +201,18 @@ func check(rules []policy.Rule, services []policy.HostService, target string) (a
 		}
 	}
 	return false, fmt.Sprintf("%s:%d denied: the name is not listed", name, port), nil
+}
+
+// hostOf is what a URL asks for as policy check takes it, empty if that cannot be told.
+func hostOf(target string) string {
+	u, err := url.Parse(target)
+	if err != nil {
+		return ""
+	}
+	if u.Scheme == "http" && u.Port() == "" && u.Host != "" {
+		return u.Host + ":80"
+	}
+	return u.Host
 }
 
 // origin is where a rule was written.
@@ -236,6 +256,9 @@ it. Exit 1 if it has no effect before somebody says yes.`,
 			}
 			if d.first {
 				r.Changes = policy.Diff(policy.Effective{Version: policy.EffectiveVersion}, p.effective())
+				for i := range r.Changes {
+					r.Changes[i].Old = "" // the limits of no policy
+				}
 			}
 			if r.Changes == nil {
 				r.Changes = []policy.Change{}
@@ -265,7 +288,8 @@ func (a *app) policySchema() *cobra.Command {
 		Use:   "schema",
 		Short: "The JSON Schema of corral.yaml, for editors",
 		Example: `  corral policy schema > ~/.config/corral/schema.json
-  # yaml-language-server: $schema=/home/me/.config/corral/schema.json   (first line of corral.yaml)`,
+  # the first line of corral.yaml:
+  # yaml-language-server: $schema=/home/me/.config/corral/schema.json`,
 		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			_, err := a.out.Write(policy.Schema())

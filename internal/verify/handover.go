@@ -155,7 +155,7 @@ func lookUp(name string) (string, error) {
 
 func unrunnable(name string, err error) error {
 	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
-		return &exit.Error{Status: notFound, Err: fmt.Errorf("%s: command not found", name)}
+		return &exit.Error{Status: notFound, Err: fmt.Errorf("%s: command not found", name), Hint: "its image does not have it; with corral, image.packages and image.run of the policy add programs"}
 	}
 	if e := (*exec.Error)(nil); errors.As(err, &e) {
 		err = e.Err

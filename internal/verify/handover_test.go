@@ -149,7 +149,7 @@ iptables -w -A OUTPUT -j REJECT --reject-with icmp-admin-prohibited
 		output                 string
 	}{
 		{"a fence that holds", "right", rules + drop + show, 7, "pid 1 uid 1000 spec none\n"},
-		{"a command that is not there", "right", rules + drop + "./corral-verify handover -- /gone", notFound, "corral-verify: /gone: command not found\n"},
+		{"a command that is not there", "right", rules + drop + "./corral-verify handover -- /gone", notFound, "corral-verify: /gone: command not found\n  hint: its image does not have it; with corral, image.packages and image.run of the policy add programs\n"},
 		{"the gate was restarted", "wrong", rules + drop + show, 1, "corral-verify: handover refused: same-netns-as-gate: another run of the gate answers here (it was restarted)\n"},
 		{"no rules", "right", drop + show, 1, "corral-verify: handover refused: unlisted-host-blocked: cannot tell: udp 203.0.113.53:443: not refused at once\n"},
 		{"privileges", "right", rules + strings.Replace(drop, "--no-new-privs", "", 1) + show, 1, "corral-verify: handover refused: no-new-privs: this process (corral-verify) may gain privileges\n"},
@@ -186,7 +186,7 @@ func TestLookUp(t *testing.T) {
 		{filepath.Join(dir, "runs"), exit.OK, ""},
 		{"plain", notExecutable, "plain: cannot be executed: permission denied"},
 		{filepath.Join(dir, "plain"), notExecutable, "cannot be executed: permission denied"},
-		{"gone", notFound, "gone: command not found"},
+		{"gone", notFound, "gone: command not found\n  hint: its image does not have it"},
 		{"/gone/too", notFound, "/gone/too: command not found"},
 		{dir, notExecutable, "cannot be executed"},
 	} {
