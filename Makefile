@@ -48,13 +48,16 @@ build:
 
 #: corral, what it needs beside it, and completion, into PREFIX (/usr/local) below DESTDIR; what make build made
 install:
+	@case '$(PREFIX)' in '~'*) echo "PREFIX begins with a ~ that the shell left as it is: write PREFIX=\$$HOME/.local" >&2; exit 1;; esac
 	@[ -x '$(BIN)/corral' ] || $(MAKE) build
 	umask 022 && install -D -m 755 '$(BIN)/corral' '$(root)/bin/corral' && \
 		install -d '$(root)/libexec/corral' && install -m 755 $(beside:%='$(BIN)/%') '$(root)/libexec/corral'
 	@set -e -o pipefail; umask 022; $(foreach s,$(shells),'$(BIN)/corral' completion $(s) | install -D -m 644 /dev/stdin '$(root)/$(completion.$(s))';)
+	@case ":$$PATH:" in *':$(PREFIX)/bin:'*) ;; *) [ -n '$(DESTDIR)' ] || echo '$(PREFIX)/bin is not on your PATH: corral is found there only by its whole name';; esac
 
 #: takes away what make install put there
 uninstall:
+	@case '$(PREFIX)' in '~'*) echo "PREFIX begins with a ~ that the shell left as it is: write PREFIX=\$$HOME/.local" >&2; exit 1;; esac
 	rm -f '$(root)/bin/corral' $(beside:%='$(root)/libexec/corral/%') $(foreach s,$(shells),'$(root)/$(completion.$(s))')
 	[ ! -d '$(root)/libexec/corral' ] || rmdir --ignore-fail-on-non-empty '$(root)/libexec/corral'
 

@@ -91,6 +91,39 @@ func TestMakeInstallIsForEverybody(t *testing.T) {
 	}
 }
 
+// A shell that leaves a ~ in the middle of a word as it is makes no directory of that
+// name, and who is to find corral is told where it is not looked for.
+func TestMakeInstallSaysWhere(t *testing.T) {
+	bin, dest := t.TempDir(), t.TempDir()
+	for _, name := range []string{"corral", "corral-gate", "corral-verify", "corral-prisoner"} {
+		if err := os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const lost, tilde = " is not on your PATH", "write PREFIX=$HOME/.local"
+	for _, c := range []struct {
+		target, prefix, path, destdir, says string
+		ok                                  bool
+	}{
+		{"install", dest, "", "", dest + "/bin" + lost, true},
+		{"install", dest, dest + "/bin:", "", "", true},
+		{"install", "/opt", "", dest, "", true}, // a package: whose PATH that is, nobody knows
+		{"install", "~/.local", "", dest + "/", tilde, false},
+		{"install", "~", "", dest + "/", tilde, false},
+		{"uninstall", "~/.local", "", dest + "/", tilde, false},
+	} {
+		cmd := exec.Command("make", "-s", "-C", "../..", c.target, "BIN="+bin, "PREFIX="+c.prefix, "DESTDIR="+c.destdir)
+		cmd.Env = append(os.Environ(), "PATH="+c.path+os.Getenv("PATH"))
+		out, err := cmd.CombinedOutput()
+		if (err == nil) != c.ok || !strings.Contains(string(out), c.says) || c.says == "" && strings.Contains(string(out), lost) {
+			t.Errorf("%+v: %v, %s", c, err, out)
+		}
+	}
+	if left, err := filepath.Glob(dest + "/~*"); err != nil || left != nil {
+		t.Errorf("made: %q, %v", left, err)
+	}
+}
+
 // go install in a clone makes what works, and says from which commit.
 func TestGoInstall(t *testing.T) {
 	t.Parallel()
