@@ -16,6 +16,7 @@ import (
 	"github.com/corral-sandbox/corral/internal/plan"
 	"github.com/corral-sandbox/corral/internal/policy"
 	"github.com/corral-sandbox/corral/internal/printable"
+	"github.com/corral-sandbox/corral/internal/profile"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
 
@@ -292,7 +293,7 @@ func (a *app) policySchema() *cobra.Command {
   # yaml-language-server: $schema=/home/me/.config/corral/schema.json`,
 		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
-			_, err := a.out.Write(policy.Schema())
+			_, err := a.out.Write(policy.Schema(profile.Names()...))
 			return err
 		},
 	}

@@ -221,6 +221,21 @@ func TestSchemaTakesEveryGoodPolicy(t *testing.T) {
 	}
 }
 
+// Editors offer the profiles that there are, and mark others.
+func TestSchemaOffersProfiles(t *testing.T) {
+	var root node
+	if err := json.Unmarshal(Schema("hermes", "shell"), &root); err != nil {
+		t.Fatal(err)
+	}
+	p := root.Properties["profile"]
+	if !reflect.DeepEqual(p.Enum, []string{"hermes", "shell"}) || p.Pattern == "" || p.Description == "" {
+		t.Errorf("%+v", p)
+	}
+	if p := schemaRoot(t).Properties["profile"]; p.Enum != nil {
+		t.Errorf("nobody said which there are: %q", p.Enum)
+	}
+}
+
 func TestSchemaMarksMistakes(t *testing.T) {
 	s := compiled(t)
 	for _, c := range []struct{ good, bad string }{
