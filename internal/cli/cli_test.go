@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -155,6 +158,22 @@ func TestWordsOfOtherTools(t *testing.T) {
 			if got := meant(root, word); got != name {
 				t.Errorf("%s: %q is meant, not %s", word, got, name)
 			}
+		}
+	}
+}
+
+// Who reads the README sees every command there is.
+func TestReadmeHasEveryCommand(t *testing.T) {
+	b, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(b), "\n## Commands\n")
+	table, _, _ = strings.Cut(table, "\n## ")
+	listed := regexp.MustCompile("(?m)^\\| `corral ([a-z]+)\\b[^`\n]*`(?:, `([a-z]+)`)? \\|").FindAllStringSubmatch(table, -1)
+	for _, c := range (&app{in: strings.NewReader(""), out: io.Discard, err: io.Discard}).root().Commands() {
+		if c.Name() != "help" && !slices.ContainsFunc(listed, func(m []string) bool { return slices.Contains(m[1:], c.Name()) }) {
+			t.Errorf("the README's table of commands has no corral %s", c.Name())
 		}
 	}
 }

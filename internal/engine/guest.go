@@ -27,6 +27,9 @@ func guestName(guests host.Guests) string {
 // guestVolumes begins the names of all volumes of guest binaries.
 const guestVolumes = "corral-guest-"
 
+// roleGuest is what such a volume is labelled with.
+const roleGuest = "guest"
+
 func guestTree(guests host.Guests) render.Tree {
 	tree := render.Tree{}
 	for name, b := range guests {
@@ -48,7 +51,7 @@ func (e *Engine) fillGuests(ctx context.Context, image, name string) error {
 		host: &container.HostConfig{
 			NetworkMode: "none",
 			Mounts: []mount.Mount{{Type: mount.TypeVolume, Source: name, Target: spec.GuestDir,
-				VolumeOptions: &mount.VolumeOptions{Labels: map[string]string{labelRole: "guest"}}}},
+				VolumeOptions: &mount.VolumeOptions{Labels: map[string]string{labelRole: roleGuest}}}},
 		},
 	})
 	if err != nil {
@@ -75,7 +78,7 @@ func (e *Engine) pruneGuests(ctx context.Context, keep string) {
 		return
 	}
 	for _, v := range list.Volumes {
-		if v.Labels[labelRole] == "guest" && v.Name != keep {
+		if v.Labels[labelRole] == roleGuest && v.Name != keep {
 			_ = e.api.VolumeRemove(ctx, v.Name, false) // one in use stays
 		}
 	}

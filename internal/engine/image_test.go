@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/corral-sandbox/corral/internal/plan"
 	"github.com/corral-sandbox/corral/internal/render"
 )
 
@@ -104,5 +105,23 @@ exit 1
 				}
 			}
 		})
+	}
+}
+
+// What takes everything away names what is made here.
+func TestInstallDocumentNamesWhatIsThere(t *testing.T) {
+	b, err := os.ReadFile("../../docs/install.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, chapter, _ := strings.Cut(string(b), "\n## Taking it all away\n")
+	for _, line := range []string{
+		"docker network rm " + plan.NetworkName,
+		"docker volume ls --quiet --filter label=" + labelRole + "=" + roleGuest + " | xargs --no-run-if-empty docker volume rm",
+		"docker image ls --format '{{.Repository}}:{{.Tag}}' " + gateRepo + " | xargs --no-run-if-empty docker image rm",
+	} {
+		if !strings.Contains(chapter, "\n    "+line+"\n") {
+			t.Errorf("docs/install.md does not say: %s", line)
+		}
 	}
 }
