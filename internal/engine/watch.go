@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -161,5 +162,9 @@ func (e *Engine) Retire(ctx context.Context, services ...Member) error {
 		})
 	}
 	asked.Wait()
-	return e.removeAll(ctx, ids)
+	err := e.removeAll(ctx, ids)
+	if slices.ContainsFunc(services, func(s Member) bool { return s.State == container.StateRunning }) {
+		e.lap("old service ended") // it had its time for that
+	}
+	return err
 }

@@ -119,6 +119,8 @@ func TestServicesAreAskedFirst(t *testing.T) {
 				defer mu.Unlock()
 				told = append(told, fmt.Sprintf(format, args...))
 			}
+			var laps []string
+			e.Watcher.Lap = func(step string) { laps = append(laps, fmt.Sprintf("%s after %d of 5", step, len(removed))) }
 			service := func(id, state, purpose, owner string) Member {
 				return Member{ID: id, Service: id, Role: RoleService, Purpose: purpose, Owner: owner, State: state, Running: state == container.StateRunning}
 			}
@@ -130,6 +132,12 @@ func TestServicesAreAskedFirst(t *testing.T) {
 			})
 			if err != nil || len(asked) != 2 || !asked["one"] || !asked["two"] || strings.Join(removed, " ") != "one two paused ended run gate" {
 				t.Errorf("%v: asked %v, removed %v", err, asked, removed)
+			}
+			if strings.Join(laps, "|") != "old service ended after 5 of 5" { // what follows is not slow for what had to end
+				t.Errorf("laps %q", laps)
+			}
+			if err := e.Retire(t.Context(), service("ended", container.StateExited, PurposeDaemon, "")); err != nil || len(laps) != 1 {
+				t.Errorf("what had ended: %v, laps %q", err, laps)
 			}
 			if (len(told) == 2) != c.refused {
 				t.Errorf("told %q", told)
