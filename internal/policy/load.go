@@ -93,6 +93,9 @@ func Load(path string, env Env) (*Policy, error) {
 	}
 	shown := shorten(abs)
 	src, self, err := read(abs, env)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, exit.Invalidf("--policy names the file; corral init writes one", "there is no policy file %s", shown)
+	}
 	if err != nil {
 		return nil, diag.List{{Pos: diag.Pos{File: shown}, Kind: kind, Message: plainly(err), Hint: hintOf(err)}}
 	}

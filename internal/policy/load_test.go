@@ -165,7 +165,6 @@ func TestLoadRefusesTheFile(t *testing.T) {
 		name, want string
 		prepare    func(m machine, dir, file string)
 	}{
-		{"missing", "there is no such file", func(m machine, dir, file string) { m.must(os.Remove(file)) }},
 		{"a directory", "a directory, not a regular file", func(m machine, dir, file string) {
 			m.must(os.Remove(file))
 			m.must(os.Mkdir(file, 0o755))
@@ -210,6 +209,19 @@ func TestLoadRefusesTheFile(t *testing.T) {
 				t.Errorf("got  %s\nwant %s", got, want)
 			}
 		})
+	}
+}
+
+// A file that is not there is no mistake in it.
+func TestLoadOfNothing(t *testing.T) {
+	m := newMachine(t)
+	m.file("~/Projects/p/other.yaml", "profile: shell\n")
+	for _, name := range []string{"corral.yaml", "gone/corral.yaml"} {
+		_, err := Load(m.path("~/Projects/p/"+name), m.env)
+		var known *exit.Error
+		if !errors.As(err, &known) || known.Status != exit.Invalid || known.Hint == "" || !strings.HasPrefix(err.Error(), "there is no policy file ") || !strings.HasSuffix(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 
