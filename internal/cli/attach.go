@@ -13,6 +13,7 @@ import (
 	"github.com/corral-sandbox/corral/internal/exit"
 	"github.com/corral-sandbox/corral/internal/host"
 	"github.com/corral-sandbox/corral/internal/printable"
+	"github.com/corral-sandbox/corral/internal/spelling"
 	"github.com/corral-sandbox/corral/internal/state"
 )
 
@@ -31,13 +32,16 @@ What draws on the whole screen draws again. What writes lines shows the next
 one: corral logs has those before. Bytes come as the agent writes them, with
 whatever that makes a terminal do. More than one may sit at the same agent.
 
+Where standard input is no terminal, what comes is typed, and its end leaves
+nothing: a signal does, or the agent's end.
+
 As long as somebody does, corral up asks before it ends what they sit at, and a
 corral up --watch waits with a change of the policy that would. The exit status
 is the agent's if it ends meanwhile.`,
 		Example: `  corral attach
   corral attach --detach-keys ctrl-]
   corral attach --no-stdin           only watches
-  echo "how far are you?" | corral attach`,
+  echo "how far are you?" | timeout 60 corral attach`,
 		ValidArgsFunction: a.seats,
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) > 1 {
@@ -100,6 +104,8 @@ func (a *app) sit(ctx context.Context, name, flag string, input bool) error {
 		a.sayf("%s: %s (%s)", health.Service, health.State, cure(service, ""))
 	case tty && input:
 		a.sayf("%s of %s: %s leaves it running", name, service.Sandbox, keys)
+	case tty:
+		a.sayf("%s of %s: Ctrl-C leaves it running", name, service.Sandbox)
 	}
 	told := a.tellLoss(ctx, e, gate.ID, service.ID, tty)
 	code, err := e.Console(ctx, service.ID, engine.Console{Leave: typed, Input: input}, a.in, a.out, a.err)
@@ -125,6 +131,9 @@ func (a *app) sit(ctx context.Context, name, flag string, input bool) error {
 
 // seat is the service of that name that somebody may sit down at.
 func (a *app) seat(ctx context.Context, e *engine.Engine, file, name string, members []engine.Member) (engine.Member, error) {
+	if len(members) == 0 && a.starter() == "corral run" {
+		return engine.Member{}, exit.Failedf("mode: daemon in the policy makes it always on; corral run is on a terminal by itself", "nothing of %s is up, and its agent is none to sit down at", file)
+	}
 	if len(members) == 0 {
 		return engine.Member{}, exit.Failedf(a.starter()+" starts it", "nothing of %s is up", file)
 	}
@@ -147,7 +156,11 @@ func (a *app) seat(ctx context.Context, e *engine.Engine, file, name string, mem
 		return engine.Member{}, exit.Failedf("corral up brings it up", "%s is not there", name)
 	}
 	slices.Sort(known)
-	return engine.Member{}, exit.Invalidf("there is "+strings.Join(known, ", "), "no service is called %q", name)
+	hint := "there is " + strings.Join(known, ", ")
+	if near := spelling.Nearest(name, known); near != "" {
+		hint = fmt.Sprintf("did you mean %s?", near)
+	}
+	return engine.Member{}, exit.Invalidf(hint, "no service is called %q", name)
 }
 
 // gateOf is the gate of a sandbox, zero if there is none.

@@ -160,11 +160,11 @@ func (a *app) mayPurge(ctx context.Context, file string, members []engine.Member
 	}
 	fmt.Fprintln(a.err)
 	if !terminal(a.in) || !terminal(a.err) {
-		return false, exit.Invalidf("say --yes, or purge at a terminal, where corral asks", "nothing was removed, and what is up runs on")
+		return false, exit.Invalidf("say --yes, or purge at a terminal, where corral asks", "nothing was removed, and nothing was ended")
 	}
 	yes, err := a.ask(ctx, "There is no way back. Remove it? [y/N] ")
 	if err == nil && !yes {
-		err = exit.Invalidf("corral down alone ends the sandbox and keeps the rest", "nothing was removed, and what is up runs on")
+		err = exit.Invalidf("corral down alone ends the sandbox and keeps the rest", "nothing was removed, and nothing was ended")
 	}
 	return yes, err
 }

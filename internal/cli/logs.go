@@ -66,6 +66,9 @@ func (a *app) showLogs(ctx context.Context, names []string, which engine.LogRang
 	slices.Sort(known)
 	slices.Sort(services)
 	for _, name := range names {
+		if name == "main" && !slices.Contains(known, name) {
+			return exit.Failedf(cure(members[0], "corral down ends the rest"), "main is not there, so nothing of it was kept")
+		}
 		if !slices.Contains(known, name) {
 			hint := "there is " + strings.Join(slices.Compact(known), ", ")
 			if near := spelling.Nearest(name, known); near != "" {
@@ -118,7 +121,11 @@ func (l *reader) chosen(members []engine.Member) []engine.Member {
 // once reads what was kept of each, one after the other.
 func (l *reader) once(ctx context.Context, members []engine.Member) error {
 	for _, m := range l.chosen(members) {
-		if err := l.read(ctx, m, l.which); err != nil {
+		err := l.read(ctx, m, l.which)
+		if gone := new(nobodyReads); errors.As(err, &gone) {
+			return gone.error
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -153,10 +160,8 @@ func (l *reader) follow(ctx context.Context) error {
 			return context.Cause(ctx)
 		case m := <-ended:
 			delete(l.reading, m.ID)
-			if why := l.engine.WhyEnded(ctx, m); lasting && why != "" {
-				l.mu.Lock()
-				l.sayf("%s ended (%s): what comes in its place is followed", spoken(m), why)
-				l.mu.Unlock()
+			if lasting {
+				l.tell(ctx, m)
 			}
 		case <-poke:
 		}
@@ -172,8 +177,8 @@ func (l *reader) follow(ctx context.Context) error {
 				continue
 			}
 			readers.Go(func() {
-				if err := l.read(ctx, m, which); errors.Is(err, errNobodyReads) {
-					stop(err)
+				if gone := new(nobodyReads); errors.As(l.read(ctx, m, which), &gone) {
+					stop(gone.error)
 				}
 				select {
 				case ended <- m:
@@ -186,9 +191,23 @@ func (l *reader) follow(ctx context.Context) error {
 			continue
 		}
 		if is, err := wanted(l.file); !lasting || err == nil && !is {
+			if lasting {
+				l.sayf("it was taken down")
+			}
 			return nil
 		}
 	}
+}
+
+// tell says why an always-on container ended, unless it was taken down.
+func (l *reader) tell(ctx context.Context, m engine.Member) {
+	why := l.engine.WhyEnded(ctx, m)
+	if is, err := wanted(l.file); why == "" || err == nil && !is {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.sayf("%s ended (%s): what comes in its place is followed", spoken(m), why)
 }
 
 // next is what of a container is to be read now, if anything is: it was started since
@@ -207,8 +226,10 @@ func (l *reader) next(ctx context.Context, m engine.Member) (which engine.LogRan
 	return which, true
 }
 
-// errNobodyReads is a standard output that takes nothing more.
-var errNobodyReads = errors.New("nobody reads what is written")
+// nobodyReads is a standard output that takes nothing more.
+type nobodyReads struct{ error }
+
+func (e *nobodyReads) Unwrap() error { return e.error }
 
 // writer passes on what one container writes: as it is if it is the only one, else
 // line by line, each with whose it is.
@@ -268,7 +289,7 @@ func (w *lines) pass(b []byte) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if _, err := w.to.Write(b); err != nil {
-		return fmt.Errorf("%w: %w", errNobodyReads, err)
+		return &nobodyReads{err}
 	}
 	return nil
 }

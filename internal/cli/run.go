@@ -127,7 +127,9 @@ func (a *app) guard(ctx context.Context, e *engine.Engine, g *engine.Gate, servi
 // the agent left it in: the main screen, a soft reset, plain characters.
 // It also takes back what a program that did not clear up has asked for: the mouse,
 // pasted text in brackets, word of who has the focus, a hidden cursor.
-const sane = "\x1b[?1049l\x1b[!p\x1b[0m" + "\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?2004l\x1b[?1004l\x1b[?25h"
+// Where there was only the main screen, leaving the other one would put the cursor where
+// it was saved last: so it is saved first.
+const sane = "\x1b7\x1b[?1049l\r\x1b[!p\x1b[0m" + "\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?2004l\x1b[?1004l\x1b[?25h"
 
 // restore does so, where corral may write such things. It paints nothing, so NO_COLOR
 // says nothing of it.

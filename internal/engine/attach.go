@@ -346,8 +346,9 @@ type LogRange struct {
 	Since  time.Time // and none from before, if it is not zero
 }
 
-// Logs writes what the engine kept of a container's output, byte for byte, until
-// that or ctx ends.
+// Logs writes what the engine kept of a container's output until that or ctx ends:
+// byte for byte, but for the carriage returns that its terminal, if it has one, put
+// before its line breaks.
 func (e *Engine) Logs(ctx context.Context, id string, r LogRange, stdout, stderr io.Writer) error {
 	got, err := e.api.ContainerInspect(ctx, id)
 	if err != nil {
@@ -368,7 +369,9 @@ func (e *Engine) Logs(ctx context.Context, id string, r LogRange, stdout, stderr
 	}
 	defer logs.Close()
 	if got.Config.Tty {
-		_, err = io.Copy(stdout, logs)
+		w := &unreturned{to: stdout}
+		_, err = io.Copy(w, logs)
+		err = errors.Join(err, w.Close())
 	} else {
 		_, err = stdcopy.StdCopy(stdout, stderr, logs)
 	}

@@ -97,6 +97,9 @@ func (e *Engine) Console(ctx context.Context, id string, c Console, stdin io.Rea
 	for {
 		select {
 		case err := <-ended:
+			if errors.Is(err, syscall.EPIPE) { // nobody reads any more
+				return -1, err
+			}
 			return e.consoleOutcome(ctx, id, err)
 		case <-left:
 			return -1, ErrLeft
@@ -146,4 +149,37 @@ func (e *Engine) consoleOutcome(ctx context.Context, id string, seen error) (int
 			return -1, errors.New("the console was lost, the service goes on")
 		}
 	}
+}
+
+// unreturned takes away the carriage return before each line break, which a terminal
+// has put there.
+type unreturned struct {
+	to   io.Writer
+	held bool // one that a line break may follow
+}
+
+func (w *unreturned) Write(b []byte) (int, error) {
+	out := make([]byte, 0, len(b)+1)
+	for _, c := range b {
+		if w.held && c != '\n' {
+			out = append(out, '\r')
+		}
+		if w.held = c == '\r'; !w.held {
+			out = append(out, c)
+		}
+	}
+	if _, err := w.to.Write(out); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
+
+// Close writes what was held.
+func (w *unreturned) Close() error {
+	if !w.held {
+		return nil
+	}
+	w.held = false
+	_, err := w.to.Write([]byte{'\r'})
+	return err
 }

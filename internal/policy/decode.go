@@ -219,10 +219,23 @@ func (d *decoder) syntax(err error) {
 		hint = `a value that holds ": " is written in quotes; a key is indented like its neighbours`
 	case strings.HasPrefix(e.Message, "found incompatible YAML"):
 		hint = "remove the line"
+	case first == '-' && d.closed(place.Line):
+		hint = "[] is a whole list: remove it where lines with a dash follow"
 	case strings.ContainsRune("@`%", first):
 		hint = fmt.Sprintf("a value that starts with %c is written in quotes", first)
 	}
 	d.report(place, hint, "not YAML: "+message)
+}
+
+// closed reports whether what stands before a line, comments aside, is an empty list.
+func (d *decoder) closed(line int) bool {
+	for line--; line > 0; line-- {
+		text, _, _ := strings.Cut(string(d.line(line)), "#")
+		if text = strings.TrimSpace(text); text != "" {
+			return strings.HasSuffix(text, "[]")
+		}
+	}
+	return false
 }
 
 // at is the rune in a column, 0 outside the line.

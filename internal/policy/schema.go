@@ -283,6 +283,9 @@ func malformed(s string) (message, hint string) {
 }
 
 func (d *decoder) allow(n *yaml.Node, path string) (rules []Rule) {
+	if n.Kind == yaml.ScalarNode && null(n) && n.Value == "" {
+		return nil // a starter's, all of whose lines are comments still
+	}
 	first := map[Domain]diag.Pos{}
 	d.list(n, path, maxEntries, func(n *yaml.Node, path string) {
 		r := Rule{Ports: []uint16{80, 443}, Liveness: true, Pos: d.pos(n)}

@@ -27,7 +27,7 @@ func TestAttach(t *testing.T) {
 	}
 	s.must("up")
 	agent := s.identity(s.agent())
-	if r := s.corral("logs"); !strings.HasPrefix(r.out, "up 24 80\r\n") {
+	if r := s.corral("logs"); !strings.HasPrefix(r.out, "up 24 80\n") {
 		t.Errorf("a terminal that nobody sits at: %v", r)
 	}
 	sit := func(args ...string) (*terminal, func() int) {
@@ -123,6 +123,9 @@ func TestAttach(t *testing.T) {
 	f.await(t, "made anew by a corral up")
 	if code := wait(); code != 1 {
 		t.Errorf("status %d: %q", code, f.seen.String())
+	}
+	if r := s.corral("attach", "mian"); r.code != 2 || !strings.Contains(r.err, "hint: did you mean main?") {
+		t.Error(r)
 	}
 	for _, name := range []string{"gate", "nobody"} {
 		if r := s.corral("attach", name); r.code != 2 || !strings.Contains(r.err, "hint: there is main") {

@@ -328,7 +328,7 @@ func TestLogsOfWhatIsAlwaysOn(t *testing.T) {
 	s := project(t, always("logged", `[sh, -c, "echo first; echo second; read -r _; echo gone; exit 3"]`))
 	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
 	s.must("up")
-	if r := s.corral("logs", "-n", "1"); r.out != "second\r\n" || r.code != 0 {
+	if r := s.corral("logs", "-n", "1"); r.out != "second\n" || r.code != 0 {
 		t.Errorf("the last line: %v", r)
 	}
 	if r := s.corral("logs", "gate", "main"); r.code != 0 || !strings.Contains(r.out, "gate | corral-gate: ready\n") || !strings.Contains(r.out, "\nmain | first\nmain | second\n") {
@@ -337,25 +337,52 @@ func TestLogsOfWhatIsAlwaysOn(t *testing.T) {
 	if r := s.corral("logs", "--tail", "-1"); r.code != 2 {
 		t.Error(r)
 	}
+	for _, command := range []string{"logs -f", "logs", "attach --no-stdin"} { // whose reader goes
+		c := s.cmd(strings.Fields(command)...)
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var errs bytes.Buffer
+		c.Stdout, c.Stderr = w, &errs
+		r.Close()
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		w.Close()
+		timer := time.AfterFunc(limit, func() { c.Process.Kill() })
+		if command == "attach --no-stdin" { // it has to hear something first
+			f, wait := s.onTerminal("attach")
+			f.await(t, "leaves it running")
+			f.key(t, "\x0c\x10\x11")
+			_ = wait()
+		}
+		_ = c.Wait()
+		timer.Stop()
+		if code := c.ProcessState.ExitCode(); code != 1 || errs.Len() > 0 {
+			t.Errorf("%s without a reader: status %d, %s", command, code, errs.String())
+		}
+	}
 	said := &lines{news: make(chan struct{}, 1)}
 	c, out := s.begin(said, "logs", "-f")
 	both, all := s.begin(io.Discard, "logs", "-f", "gate", "main")
-	out.await(t, "second\r\n")
+	out.await(t, "second\n")
 	all.await(t, "main | second\n")
 	docker(t, "kill", s.agent())
 	said.await(t, 0, "main ended (it was killed, status 137): what comes in its place is followed")
 	s.must("up")
-	out.await(t, "first\r\nsecond\r\nfirst\r\nsecond\r\n") // not again what was there
+	out.await(t, "first\nsecond\nfirst\nsecond\n") // not again what was there
 	docker(t, "rm", "--force", s.gate())
 	if r := s.corral("logs"); r.code != 0 || !strings.Contains(r.err, "main: no network (gate is gone) (corral up heals it)") {
 		t.Errorf("without a gate: %v", r)
 	}
 	s.must("up")
-	out.await(t, strings.Repeat("first\r\nsecond\r\n", 3))
+	out.await(t, strings.Repeat("first\nsecond\n", 3))
 	for strings.Count(all.seen.String(), "gate | corral-gate: ready\n") < 2 || strings.Count(all.seen.String(), "main | first\n") < 3 {
 		all.more(t)
 	}
 	s.must("down")
+	said.await(t, 0, "it was taken down")
 	for _, c := range []*exec.Cmd{c, both} {
 		if err := c.Wait(); err != nil {
 			t.Errorf("once it is down: %v", err)
