@@ -117,6 +117,8 @@ func (a *app) sit(ctx context.Context, name, flag string, input bool) error {
 	case errors.Is(err, engine.ErrLeft):
 		a.sayf("%s runs on; corral attach comes back to it", name)
 		return nil
+	case errors.Is(err, engine.ErrStalled):
+		return exit.Failedf("corral attach comes back to it; corral logs -f is what may wait for a reader", "nobody took what %s writes, and it would have had to wait: the session was left, and it runs on", name)
 	case errors.Is(err, engine.ErrTakenDown):
 		return exit.Failedf("corral status says how it is now", "%s was taken down, or made anew by a corral up", name)
 	case err != nil:
@@ -146,6 +148,8 @@ func (a *app) seat(ctx context.Context, e *engine.Engine, file, name string, mem
 		case m.Service != name:
 		case m.Purpose != engine.PurposeDaemon:
 			return m, exit.Failedf("corral shell opens a shell beside it", "%s is on the terminal of the corral that looks after it", name)
+		case m.State == "paused":
+			return m, exit.Failedf("corral up lets it go on", "%s is paused", name)
 		case !m.Running:
 			return m, exit.Failedf("corral up starts it again, corral logs has what it said", "%s does not run: %s", name, e.WhyEnded(ctx, m))
 		default:

@@ -402,6 +402,9 @@ func hint(err error) string {
 // connect finds the engine; progress goes to standard error.
 func (a *app) connect(ctx context.Context) (*engine.Engine, error) {
 	e, err := engine.Connect(ctx)
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -452,7 +455,34 @@ func (a *app) with(ctx context.Context, f func(*project, *engine.Engine) error) 
 	if err != nil {
 		return err
 	}
+	members, err := e.Members(ctx, p.policy.File)
+	if err == nil {
+		err = forAnother(members, p)
+	}
+	if err != nil {
+		return err
+	}
 	return f(p, e)
+}
+
+// forAnother refuses a policy whose sandbox is up for another project: who says
+// --policy without --project, or stands elsewhere than before, would end that one, or
+// judge it by this one.
+func forAnother(members []engine.Member, p *project) error {
+	home, err := state.Home()
+	if err != nil {
+		return err
+	}
+	for _, id := range sandboxes(members) {
+		b, err := state.Accepted(home, id)
+		if err != nil || b == nil { // another's, or one that nobody can tell of
+			continue
+		}
+		if was, err := policy.DecodeEffective(b); err == nil && was.Project != p.policy.Dir {
+			return exit.Invalidf("say --project "+was.Project+", or corral down from there", "%s is up for the project %s, not for %s", id, was.Project, p.policy.Dir)
+		}
+	}
+	return nil
 }
 
 // terminal reports whether a stream is one.

@@ -137,6 +137,9 @@ func (a *app) mayPurge(ctx context.Context, file string, members []engine.Member
 		return false, err
 	}
 	if len(ids) == 0 && len(members) == 0 {
+		if err := state.SweepForgotten(home); err != nil {
+			return false, exit.Failedf(byHand, "not everything was removed: %w", err)
+		}
 		a.sayf("nothing is kept of %s", file)
 		return false, nil
 	}
@@ -148,7 +151,7 @@ func (a *app) mayPurge(ctx context.Context, file string, members []engine.Member
 		fmt.Fprintf(a.err, "  %s, which is %s\n", printable.Escape(m.Name), printable.Escape(m.State))
 	}
 	for _, id := range ids {
-		fmt.Fprintf(a.err, "  %s: the agent's own state, what you accepted, what was written out (%s)\n", printable.Escape(filepath.Join(home, id)), sizeText(state.Size(home, id)))
+		fmt.Fprintf(a.err, "  %s: the agent's own state, what you accepted, what was written out (%s)\n", printable.Escape(filepath.Join(home, id)), sizeText(ctx, home, id))
 		fmt.Fprintf(a.err, "  the images of %s\n", printable.Escape(id))
 	}
 	units, err := unitsOf(file)
@@ -169,6 +172,8 @@ func (a *app) mayPurge(ctx context.Context, file string, members []engine.Member
 	return yes, err
 }
 
+const byHand = "corral down --purge once more, or remove it by hand"
+
 // purge removes what is kept of a policy file's sandboxes, of which nothing is up. The
 // caller holds their locks.
 func (a *app) purge(ctx context.Context, e *engine.Engine, file string, ended []string) error {
@@ -186,21 +191,26 @@ func (a *app) purge(ctx context.Context, e *engine.Engine, file string, ended []
 		err = errors.Join(err, e.RemoveImages(ctx, id), state.Forget(home, id))
 	}
 	if err != nil {
-		return exit.Failedf("corral down --purge once more, or remove it by hand", "not everything was removed: %w", err)
+		return exit.Failedf(byHand, "not everything was removed: %w", err)
 	}
 	a.sayf("nothing is kept of %s any more", file)
 	return nil
 }
 
-// sizeText is a size as people say it.
-func sizeText(n int64) string {
+// sizeText is how much is kept of a sandbox, as people say it.
+func sizeText(ctx context.Context, home, sandbox string) string {
+	n, whole := state.Size(ctx, home, sandbox)
+	more := ""
+	if !whole {
+		more = "more than "
+	}
 	switch {
 	case n < 1<<10:
-		return fmt.Sprintf("%d bytes", n)
+		return fmt.Sprintf("%s%d bytes", more, n)
 	case n < 1<<20:
-		return fmt.Sprintf("%d kB", n>>10)
+		return fmt.Sprintf("%s%d kB", more, n>>10)
 	}
-	return fmt.Sprintf("%.1f MB", float64(n)/(1<<20))
+	return fmt.Sprintf("%s%.1f MB", more, float64(n)/(1<<20))
 }
 
 // notYours reports whether an always-on sandbox is up that by what is kept in this

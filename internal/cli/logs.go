@@ -86,7 +86,7 @@ func (a *app) showLogs(ctx context.Context, names []string, which engine.LogRang
 			a.sayf("%s: %s (%s)", h.Service, h.State, cure(members[0], "corral down ends it"))
 		}
 	}
-	l := &reader{app: a, engine: e, file: file, names: slices.Compact(names), which: which, seen: map[string]time.Time{}, reading: map[string]bool{}}
+	l := &reader{app: a, engine: e, file: file, names: slices.Compact(names), which: which, seen: map[string]time.Time{}, reading: map[string]bool{}, until: map[string]time.Time{}}
 	if len(l.names) == 0 {
 		return exit.Failedf("corral up heals it", "only the gate is there: corral logs gate says what it has written")
 	}
@@ -106,9 +106,11 @@ type reader struct {
 
 	mu sync.Mutex // of what is written
 
-	// By container: when what is or was read last had been started, and whether it is.
+	// By container: when what is or was read last had been started, whether it is, and
+	// until when.
 	seen    map[string]time.Time
 	reading map[string]bool
+	until   map[string]time.Time
 }
 
 // chosen are the members whose output is asked for, by their names.
@@ -153,15 +155,16 @@ func (l *reader) follow(ctx context.Context) error {
 		}
 	}
 	go func() { _ = l.engine.Watch(ctx, l.file, happened) }()
-	ended := make(chan engine.Member)
+	ended := make(chan reading)
 	for lasting := false; ; {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case m := <-ended:
-			delete(l.reading, m.ID)
+		case r := <-ended:
+			delete(l.reading, r.ID)
+			l.until[r.ID] = r.over
 			if lasting {
-				l.tell(ctx, m)
+				l.tell(ctx, r.Member)
 			}
 		case <-poke:
 		}
@@ -177,11 +180,20 @@ func (l *reader) follow(ctx context.Context) error {
 				continue
 			}
 			readers.Go(func() {
-				if gone := new(nobodyReads); errors.As(l.read(ctx, m, which), &gone) {
+				err := l.read(ctx, m, which)
+				if gone := new(nobodyReads); errors.As(err, &gone) {
 					stop(gone.error)
 				}
+				over := time.Now()
+				if state, known := l.engine.State(ctx, m.ID); known && state == "running" {
+					// The engine ends a reading where it rotates what it keeps.
+					select {
+					case <-time.After(rereadAfter):
+					case <-ctx.Done():
+					}
+				}
 				select {
-				case ended <- m:
+				case ended <- reading{m, over}:
 				case <-ctx.Done():
 				}
 			})
@@ -210,16 +222,29 @@ func (l *reader) tell(ctx context.Context, m engine.Member) {
 	l.sayf("%s ended (%s): what comes in its place is followed", spoken(m), why)
 }
 
+// reading is one that is over, and when it was.
+type reading struct {
+	engine.Member
+	over time.Time
+}
+
+// rereadAfter is how long after a reading ended, and nothing else, the next one begins.
+const rereadAfter = time.Second
+
 // next is what of a container is to be read now, if anything is: it was started since
-// it was read last.
+// it was read last, or runs on and the engine has ended the reading.
 func (l *reader) next(ctx context.Context, m engine.Member) (which engine.LogRange, is bool) {
 	started, known := l.engine.Started(ctx, m.ID)
 	before, again := l.seen[m.ID]
-	if !known || started.IsZero() || l.reading[m.ID] || again && before.Equal(started) {
+	same := again && before.Equal(started)
+	if !known || started.IsZero() || l.reading[m.ID] || same && !m.Running {
 		return which, false
 	}
 	which = l.which
-	if again { // it has said the rest already
+	switch {
+	case same:
+		which.Since = l.until[m.ID]
+	case again: // it has said the rest already
 		which.Since = started
 	}
 	l.seen[m.ID], l.reading[m.ID] = started, true
@@ -280,7 +305,7 @@ func (w *lines) Close() error {
 
 // end writes the line that is there.
 func (w *lines) end() error {
-	line := append(append([]byte(w.prefix), bytes.TrimSuffix(w.rest, []byte("\r"))...), '\n')
+	line := append(append([]byte(w.prefix), w.rest...), '\n')
 	w.rest = w.rest[:0]
 	return w.pass(line)
 }

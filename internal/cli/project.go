@@ -208,6 +208,9 @@ func location(file string) (string, error) {
 		return "", err
 	}
 	dir, err := filepath.EvalSymlinks(filepath.Dir(abs))
+	if errors.Is(err, fs.ErrNotExist) { // it has moved, and what is up of it can be ended still
+		return abs, nil
+	}
 	return filepath.Join(dir, filepath.Base(abs)), err
 }
 

@@ -130,7 +130,27 @@ func passing(ctx context.Context, e *engine.Engine, err error) bool {
 
 // bringUp brings up an always-on sandbox and says what it did. Notes are what
 // it left as it is.
-func (a *app) bringUp(ctx context.Context, e *engine.Engine, p *project) (notes []string, err error) {
+func (a *app) bringUp(ctx context.Context, e *engine.Engine, p *project) ([]string, error) {
+	for {
+		notes, err := a.bringUpNow(ctx, e, p)
+		u := new(undecided)
+		if !errors.As(err, &u) {
+			return notes, err
+		}
+		if err := a.decide(ctx, u); err != nil {
+			return nil, err
+		}
+		a.sure = true
+	}
+}
+
+// bringUpNow is bringUp, whose error is undecided where a person has to be asked.
+func (a *app) bringUpNow(ctx context.Context, e *engine.Engine, p *project) (notes []string, err error) {
+	if up, err := e.Members(ctx, p.policy.File); err != nil {
+		return nil, err
+	} else if err := forAnother(up, p); err != nil {
+		return nil, err
+	}
 	if err := a.lasting(ctx, p); err != nil {
 		return nil, err
 	}
@@ -149,6 +169,12 @@ func (a *app) bringUp(ctx context.Context, e *engine.Engine, p *project) (notes 
 		return nil, err
 	}
 	defer unlock()
+	switch d, err := a.pending(p); { // once more: perhaps it was purged while this waited
+	case err != nil:
+		return nil, err
+	case d.asks():
+		return nil, exit.Invalidf("corral up once more", "%s: %s, by now", p.policy.File, d.reason())
+	}
 	if err := e.SweepTools(ctx); err != nil {
 		return nil, err
 	}
@@ -333,12 +359,25 @@ func (h *healing) mayEnd(ctx context.Context, service engine.Member, why string)
 		return nil
 	case h.unasked:
 		return &occupied{service.Service, why}
-	case !terminal(h.in) || !terminal(h.err):
+	case terminal(h.in) && terminal(h.err):
+		return &undecided{service.Service, why}
+	default:
 		return exit.Invalidf("say --yes, or leave the session first (corral attach, corral shell)", "%s is to be made anew (%s), which ends the session of somebody who sits at it", service.Service, why)
 	}
-	yes, err := h.ask(ctx, printable.Escape(fmt.Sprintf("corral: %s is to be made anew (%s), which ends the session of somebody who sits at it. Go on? [y/N] ", service.Service, why)))
+}
+
+// undecided is a change that a person has to say yes to, who can be asked.
+type undecided struct{ service, why string }
+
+func (u *undecided) Error() string {
+	return fmt.Sprintf("%s is to be made anew (%s), which ends the session of somebody who sits at it", u.service, u.why)
+}
+
+// decide asks. Nobody waits meanwhile: the caller holds no lock.
+func (a *app) decide(ctx context.Context, u *undecided) error {
+	yes, err := a.ask(ctx, printable.Escape("corral: "+u.Error()+". Go on? [y/N] "))
 	if err == nil && !yes {
-		err = exit.Invalidf("corral up asks again; a watch makes the change when nobody sits there", "%s stays as it is for now", service.Service)
+		err = exit.Invalidf("corral up asks again; a watch makes the change when nobody sits there", "%s stays as it is for now", u.service)
 	}
 	return err
 }

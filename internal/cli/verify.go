@@ -81,6 +81,9 @@ func (a *app) prove(ctx context.Context, e *engine.Engine, p *project) (proof *e
 	if err != nil {
 		return nil, err
 	}
+	if err := forAnother(members, p); err != nil {
+		return nil, err
+	}
 	gate, service := running(members)
 	if service.ID != "" {
 		return a.proveRunning(ctx, e, p, members, gate, service)

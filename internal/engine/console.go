@@ -1,12 +1,14 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 	"time"
 
@@ -28,6 +30,131 @@ type Console struct {
 // ErrLeft is a console that the person left. The service goes on.
 var ErrLeft = errors.New("left the console")
 
+// ErrStalled is a console whose terminal took nothing any more, for longer than there is
+// room for what comes. The service goes on: an engine would make it wait.
+var ErrStalled = errors.New("the terminal takes nothing any more")
+
+const (
+	// stallRoom is how much is kept for a terminal that takes nothing.
+	stallRoom = 1 << 20
+	// stallAfter is how long it may take nothing while there is no more room.
+	stallAfter = 5 * time.Second
+)
+
+// unstalled passes on what is written without waiting for it to be taken, as long as
+// there is room. Once to has taken nothing for stallAfter and the room is full, it calls
+// stalled and takes nothing more.
+func unstalled(to io.Writer, stalled func()) *staller {
+	s := &staller{to: to, stalled: stalled, changed: make(chan struct{}, 1), more: make(chan struct{}, 1), done: make(chan struct{})}
+	go s.pass()
+	return s
+}
+
+type staller struct {
+	to      io.Writer
+	stalled func()
+
+	mu     sync.Mutex
+	kept   []byte
+	closed bool
+	err    error
+
+	more    chan struct{} // something is kept, or it was closed
+	changed chan struct{} // something was taken
+	done    chan struct{} // all of it was
+}
+
+// take is what to pass on next, with the error or the end of it.
+func (s *staller) take() (piece []byte, end bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	piece, s.kept = s.kept, nil
+	return piece, s.closed && len(piece) == 0
+}
+
+func (s *staller) pass() {
+	defer close(s.done)
+	for {
+		piece, end := s.take()
+		if end {
+			return
+		}
+		if len(piece) == 0 {
+			<-s.more
+			continue
+		}
+		for rest := piece; len(rest) > 0; { // in pieces: each that is taken is a sign of life
+			n, err := s.to.Write(rest[:min(len(rest), 4096)])
+			rest = rest[n:]
+			if err != nil {
+				s.mu.Lock()
+				s.err = err
+				s.mu.Unlock()
+			}
+			poke(s.changed)
+			if err != nil {
+				return
+			}
+		}
+	}
+}
+
+func poke(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// keep puts b with the rest if there is room.
+func (s *staller) keep(b []byte) (kept bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil || len(s.kept) > 0 && len(s.kept)+len(b) > stallRoom {
+		return false, s.err
+	}
+	s.kept = append(s.kept, b...)
+	poke(s.more)
+	return true, nil
+}
+
+func (s *staller) Write(b []byte) (int, error) {
+	for {
+		switch kept, err := s.keep(b); {
+		case err != nil:
+			return 0, err
+		case kept:
+			return len(b), nil
+		}
+		select {
+		case <-s.changed:
+		case <-time.After(stallAfter):
+			s.stalled()
+			return 0, ErrStalled
+		}
+	}
+}
+
+// Close waits until all of it was taken, as long as anything is.
+func (s *staller) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	poke(s.more)
+	for {
+		select {
+		case <-s.done:
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.err
+		case <-s.changed:
+		case <-time.After(stallAfter):
+			s.stalled()
+			return ErrStalled
+		}
+	}
+}
+
 // redraw is how long a console has another size than it should: a program that
 // draws on the whole screen does so again for a new one only. Who else gives it a
 // size is done within that.
@@ -45,16 +172,32 @@ func (e *Engine) Console(ctx context.Context, id string, c Console, stdin io.Rea
 	signal.Notify(resized, syscall.SIGWINCH)
 	defer signal.Stop(resized)
 	defer exit.Hold()()
+	// Whoever does not want to wait for the engine any more need not.
+	ctx, leave := context.WithCancelCause(ctx)
+	defer leave(nil)
+	go func() {
+		select {
+		case <-signals:
+			leave(ErrLeft)
+		case <-ctx.Done():
+		}
+	}()
 	if ctx.Err() != nil {
 		return -1, context.Cause(ctx)
 	}
 	got, err := e.api.ContainerInspect(ctx, id)
+	if ctx.Err() != nil {
+		return -1, context.Cause(ctx)
+	}
 	if err != nil {
 		return -1, e.unlessTakenDown(ctx, id, fmt.Errorf("service: %w", err))
 	}
 	conn, err := within(ctx, func() (types.HijackedResponse, error) {
 		return e.api.ContainerAttach(ctx, id, container.AttachOptions{Stream: true, Stdin: c.Input && got.Config.OpenStdin, Stdout: true, Stderr: true, DetachKeys: detachKeys})
 	}, func(c types.HijackedResponse) { c.Close() })
+	if ctx.Err() != nil {
+		return -1, context.Cause(ctx)
+	}
 	if err != nil {
 		return -1, e.unlessTakenDown(ctx, id, fmt.Errorf("service: %w", err))
 	}
@@ -67,7 +210,6 @@ func (e *Engine) Console(ctx context.Context, id string, c Console, stdin io.Rea
 		}
 		defer func() { _ = term.Restore(int(f.Fd()), before) }()
 	}
-	left := make(chan struct{})
 	if c.Input && got.Config.OpenStdin {
 		if len(c.Leave) > 0 {
 			stdin = keys.NewEscapeProxy(stdin, c.Leave)
@@ -76,22 +218,24 @@ func (e *Engine) Console(ctx context.Context, id string, c Console, stdin io.Rea
 			// A standard input that ends is nobody who leaves: whoever pipes a question in
 			// waits for the answer.
 			if _, err := io.Copy(conn.Conn, stdin); errors.As(err, new(keys.EscapeError)) {
-				close(left)
+				leave(ErrLeft)
 			}
 		}()
 	}
 	ended := make(chan error, 1)
 	go func() {
 		var err error
-		if got.Config.Tty {
-			_, err = io.Copy(stdout, conn.Reader)
+		if out := unstalled(stdout, func() { leave(ErrStalled) }); got.Config.Tty {
+			_, err = io.Copy(out, conn.Reader)
+			err = cmp.Or(err, out.Close())
 		} else {
-			_, err = stdcopy.StdCopy(stdout, stderr, conn.Reader)
+			_, err = stdcopy.StdCopy(out, stderr, conn.Reader)
+			err = cmp.Or(err, out.Close())
 		}
 		ended <- err
 	}()
 	var right <-chan time.Time
-	if got.Config.Tty && e.sizeConsole(ctx, id, stdout, -1) {
+	if got.Config.Tty && e.sizeConsole(ctx, id, stdout, 1) {
 		right = time.After(redraw)
 	}
 	for {
@@ -101,10 +245,8 @@ func (e *Engine) Console(ctx context.Context, id string, c Console, stdin io.Rea
 				return -1, err
 			}
 			return e.consoleOutcome(ctx, id, err)
-		case <-left:
-			return -1, ErrLeft
-		case <-signals:
-			return -1, ErrLeft
+		case <-ctx.Done():
+			return -1, context.Cause(ctx)
 		case <-resized:
 			if got.Config.Tty && right == nil {
 				e.sizeConsole(ctx, id, stdout, 0)

@@ -1,7 +1,11 @@
 package engine
 
 import (
+	"bytes"
+	"errors"
+	"io"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -28,5 +32,45 @@ func TestUnreturned(t *testing.T) {
 				t.Errorf("%q in pieces of %d: %q, %v", in, size, out.String(), err)
 			}
 		}
+	}
+}
+
+// What is written comes through in order, whatever its size; one who takes nothing is
+// given up once there is no more room, and not before.
+func TestUnstalled(t *testing.T) {
+	var out bytes.Buffer
+	s := unstalled(&out, func() { t.Error("given up") })
+	var want []byte
+	for i := range 3000 {
+		piece := bytes.Repeat([]byte{byte(i)}, i)
+		want = append(want, piece...)
+		if n, err := s.Write(piece); n != len(piece) || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	if err := s.Close(); err != nil || !bytes.Equal(out.Bytes(), want) {
+		t.Errorf("%d bytes of %d came through: %v", out.Len(), len(want), err)
+	}
+
+	r, w := io.Pipe()
+	defer r.Close()
+	givenUp := false
+	s = unstalled(w, func() { givenUp = true })
+	piece, taken := make([]byte, 100<<10), 0
+	for ; taken < 10*stallRoom; taken += len(piece) {
+		if _, err := s.Write(piece); err != nil {
+			break
+		}
+	}
+	if taken < stallRoom-len(piece) || taken > 2*stallRoom+len(piece) || !givenUp {
+		t.Errorf("%d bytes were taken, given up: %v", taken, givenUp)
+	}
+
+	r2, w2 := io.Pipe()
+	r2.CloseWithError(syscall.EPIPE)
+	s = unstalled(w2, func() {})
+	_, _ = s.Write(piece)
+	if err := s.Close(); !errors.Is(err, syscall.EPIPE) {
+		t.Errorf("nobody reads: %v", err)
 	}
 }

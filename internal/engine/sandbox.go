@@ -122,7 +122,10 @@ func (e *Engine) Down(ctx context.Context, members []Member) error {
 			services = append(services, m)
 		}
 	}
-	return errors.Join(e.Retire(ctx, services...), e.takeAway(ctx, "", gates...))
+	if err := e.Retire(ctx, services...); err != nil {
+		return err // what could not be ended stays behind its gate
+	}
+	return e.takeAway(ctx, "", gates...)
 }
 
 // Clear removes what a corral that was cut short left of a policy's sandbox.
@@ -319,8 +322,15 @@ func (e *Engine) WhyEnded(ctx context.Context, m Member) string {
 	case s.Error != "":
 		return printable.Escape(Plain(s.Error))
 	}
+	said := ""
 	if reasons := e.reasons(ctx, m, got.State.StartedAt, got.Config != nil && got.Config.Tty); len(reasons) > 0 {
-		return strings.Join(reasons[max(0, len(reasons)-mostReasons):], "; ")
+		said = strings.Join(reasons[max(0, len(reasons)-mostReasons):], "; ")
+	}
+	switch {
+	case said != "" && m.Role == RoleGate:
+		return said
+	case said != "": // perhaps the handover did, perhaps the agent
+		return fmt.Sprintf("it ended with status %d, and said: %q", got.State.ExitCode, said)
 	}
 	switch got.State.ExitCode {
 	case killed:

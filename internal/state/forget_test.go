@@ -1,10 +1,13 @@
 package state
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -85,6 +88,52 @@ func TestLockOfWhatWasForgotten(t *testing.T) {
 	again()
 }
 
+// However deep an agent went, and however many it made, all of it goes, and what an
+// earlier removal has left.
+func TestForgetDeepAndMany(t *testing.T) {
+	home := t.TempDir()
+	left := filepath.Join(home, forgotten+"1", "a-2", "x")
+	wide := filepath.Join(home, "a-1", "wide")
+	for _, err := range []error{os.MkdirAll(left, 0o700), os.Chmod(filepath.Dir(left), 0), os.MkdirAll(wide, 0o700)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for n := range 3 * aPiece {
+		if err := os.Mkdir(filepath.Join(wide, fmt.Sprint(n)), 0o000); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dir, err := os.OpenRoot(wide)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := strings.Repeat("d", 40)
+	for range 500 { // many times PATH_MAX
+		if err := dir.Mkdir(name, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		below, err := dir.OpenRoot(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir.Close()
+		dir = below
+	}
+	for _, err := range []error{dir.Mkdir("closed", 0o700), dir.Mkdir("closed/below", 0o700), dir.Symlink("/", "closed/link"), dir.Chmod("closed", 0)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	dir.Close()
+	if err := Forget(home, "a-1"); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(home); err != nil || len(left) != 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
 func TestSize(t *testing.T) {
 	home := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(home, "a-1", "b"), 0o700); err != nil {
@@ -93,10 +142,15 @@ func TestSize(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(home, "a-1", "b", "f"), make([]byte, 1000), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if n := Size(home, "a-1"); n != 1000 {
-		t.Errorf("%d bytes", n)
+	if n, whole := Size(t.Context(), home, "a-1"); n != 1000 || !whole {
+		t.Errorf("%d bytes, %v", n, whole)
 	}
-	if n := Size(home, "a-2"); n != 0 {
-		t.Errorf("%d bytes of nothing", n)
+	if n, whole := Size(t.Context(), home, "a-2"); n != 0 || !whole {
+		t.Errorf("%d bytes of nothing, %v", n, whole)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, whole := Size(ctx, home, "a-1"); whole {
+		t.Error("it looked on, though nobody waits")
 	}
 }

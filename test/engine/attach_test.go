@@ -3,6 +3,7 @@ package engine
 import (
 	"bytes"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -209,5 +210,99 @@ func TestUpAsksBeforeItEndsASession(t *testing.T) {
 				t.Errorf("nobody sits there: %v", r)
 			}
 		})
+	}
+}
+
+// Who sits at an agent and takes nothing does not make it stand still: the session is
+// left, and somebody else's, and corral down, go their way meanwhile.
+func TestAttachThatStalls(t *testing.T) {
+	t.Parallel()
+	s := project(t, always("stalls", `[perl, -e, '$|=1; print "up\n"; <STDIN>; print "x" x 1000, "\n" for 1..8000; print "through\n"; sleep 1 while 1']`))
+	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
+	s.must("up")
+	var errs bytes.Buffer
+	c := s.cmd("attach")
+	c.Stdin, c.Stderr = strings.NewReader("go\n"), &errs
+	out, err := c.StdoutPipe() // which nobody reads
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer time.AfterFunc(limit, func() { c.Process.Kill() }).Stop()
+	f, wait := s.onTerminal("attach")
+	f.await(t, "through")
+	if err := c.Wait(); err == nil || c.ProcessState.ExitCode() != 1 || !strings.Contains(errs.String(), "nobody took what main writes") {
+		t.Errorf("%v: %s", err, errs.String())
+	}
+	f.key(t, "\x10\x11")
+	f.await(t, "main runs on")
+	if code := wait(); code != 0 {
+		t.Errorf("status %d: %q", code, f.seen.String())
+	}
+	s.must("down")
+}
+
+// What an agent writes of itself before it ends is told as its word, with its status.
+func TestWhatAnAgentSaysOfItsEnd(t *testing.T) {
+	t.Parallel()
+	s := project(t, always("says", `[sh, -c, "echo corral-verify: run this; read -r _; exit 3"]`))
+	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
+	s.must("up")
+	f, wait := s.onTerminal("attach")
+	f.key(t, "\r")
+	f.await(t, `main ended: it ended with status 3, and said: "run this"`)
+	if code := wait(); code != 3 {
+		t.Errorf("status %d", code)
+	}
+	if r := s.corral("status"); r.code != 1 || !strings.Contains(r.out, `main: it ended with status 3, and said: "run this"`) {
+		t.Error(r)
+	}
+}
+
+// A policy whose sandbox is up for one project is not taken for another's; one whose
+// directory has moved can still be looked at and ended.
+func TestPolicyFromElsewhere(t *testing.T) {
+	t.Parallel()
+	s := project(t, strings.Replace(always("x", forever), "name: x\n", "", 1))
+	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
+	s.must("up")
+	ids := s.containers()
+	other := filepath.Join(filepath.Dir(s.dir), "elsewhere")
+	s.own(other)
+	policy := filepath.Join(s.dir, "corral.yaml")
+	for _, command := range []string{"up", "verify", "refresh", "shell"} {
+		c := s.cmd(command, "--policy", policy, "--accept")
+		if command == "verify" || command == "refresh" {
+			c = s.cmd(command, "--policy", policy)
+		}
+		c.Dir = other
+		if r := s.ended("", c); r.code != 2 || !strings.Contains(r.err, "is up for the project "+s.dir) || !strings.Contains(r.err, "hint: say --project "+s.dir) {
+			t.Errorf("%s: %v", command, r)
+		}
+	}
+	if got := s.containers(); strings.Join(got, " ") != strings.Join(ids, " ") {
+		t.Errorf("%v became %v", ids, got)
+	}
+	moved := s.dir + "-moved"
+	if err := os.Rename(s.dir, moved); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { // where it is cleared up from
+		if err := os.Rename(moved, s.dir); err != nil {
+			t.Error(err)
+		}
+	}()
+	for _, command := range []string{"status", "logs", "down"} {
+		c := s.cmd(command, "--policy", policy)
+		c.Dir = moved
+		if r := s.ended("", c); strings.Contains(r.err, "no such file") || command == "down" && r.code != 0 {
+			t.Errorf("%s: %v", command, r)
+		}
+	}
+	if left := s.containers(); len(left) > 0 {
+		t.Errorf("left: %v", left)
 	}
 }

@@ -337,7 +337,7 @@ func TestLogsOfWhatIsAlwaysOn(t *testing.T) {
 	if r := s.corral("logs", "--tail", "-1"); r.code != 2 {
 		t.Error(r)
 	}
-	for _, command := range []string{"logs -f", "logs", "attach --no-stdin"} { // whose reader goes
+	for _, command := range []string{"logs -f", "logs"} { // whose reader goes
 		c := s.cmd(strings.Fields(command)...)
 		r, w, err := os.Pipe()
 		if err != nil {
@@ -351,12 +351,6 @@ func TestLogsOfWhatIsAlwaysOn(t *testing.T) {
 		}
 		w.Close()
 		timer := time.AfterFunc(limit, func() { c.Process.Kill() })
-		if command == "attach --no-stdin" { // it has to hear something first
-			f, wait := s.onTerminal("attach")
-			f.await(t, "leaves it running")
-			f.key(t, "\x0c\x10\x11")
-			_ = wait()
-		}
 		_ = c.Wait()
 		timer.Stop()
 		if code := c.ProcessState.ExitCode(); code != 1 || errs.Len() > 0 {
