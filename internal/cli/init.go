@@ -108,6 +108,6 @@ func (a *app) initialised(c *cobra.Command, file string, starter []byte) error {
 	if above, err := policy.Find(filepath.Dir(p.policy.Dir), host.Homes(uint32(os.Getuid()))...); err == nil {
 		fmt.Fprintf(a.err, "corral: it governs this directory from now on, in place of %s\n", printable.Escape(above))
 	}
-	fmt.Fprintln(a.err, "corral: accepted; edit it to allow more, then: corral run")
+	fmt.Fprintln(a.err, "corral: accepted; edit it to allow more, then: corral run (mode: daemon: corral up)")
 	return nil
 }

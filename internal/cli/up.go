@@ -58,7 +58,7 @@ leaves the sandbox up. corral enable has systemd start one at every boot.`,
 	}
 	c.Flags().BoolVar(&watch, "watch", false, "stay, wait for what is not there yet, and heal what ends")
 	c.Flags().BoolVarP(&a.sure, "yes", "y", false, "end what somebody sits at, where the policy asks for another, without a question")
-	c.Flags().Bool("wait", true, "return when all of it runs, as it does anyway")
+	c.Flags().Bool("wait", false, "return when all of it runs; corral up does so anyway")
 	a.acceptFlag(c)
 	a.timed(c)
 	return c
