@@ -241,11 +241,8 @@ func (l *reader) next(ctx context.Context, m engine.Member) (which engine.LogRan
 		return which, false
 	}
 	which = l.which
-	switch {
-	case same:
+	if again { // it has said the rest already; what it says first may be older than its start, for the engine
 		which.Since = l.until[m.ID]
-	case again: // it has said the rest already
-		which.Since = started
 	}
 	l.seen[m.ID], l.reading[m.ID] = started, true
 	return which, true

@@ -244,6 +244,9 @@ func (e *Engine) Console(ctx context.Context, id string, c Console, stdin io.Rea
 			if errors.Is(err, syscall.EPIPE) { // nobody reads any more
 				return -1, err
 			}
+			if ctx.Err() != nil {
+				return -1, context.Cause(ctx)
+			}
 			return e.consoleOutcome(ctx, id, err)
 		case <-ctx.Done():
 			return -1, context.Cause(ctx)

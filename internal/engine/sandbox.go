@@ -343,10 +343,17 @@ func (e *Engine) WhyEnded(ctx context.Context, m Member) string {
 	return fmt.Sprintf("it ended with status %d", got.State.ExitCode)
 }
 
+// headStart is by how much what a container says first may be older than what the engine
+// takes for its start.
+const headStart = time.Second
+
 // reasons are what a gate said of why it ended, and a service of why it did not
 // begin.
 func (e *Engine) reasons(ctx context.Context, m Member, since string, tty bool) []string {
 	var said bytes.Buffer
+	if at, err := time.Parse(time.RFC3339Nano, since); err == nil {
+		since = at.Add(-headStart).Format(time.RFC3339Nano)
+	}
 	// A terminal has one stream.
 	logs, err := e.api.ContainerLogs(ctx, m.ID, container.LogsOptions{ShowStdout: tty, ShowStderr: true, Since: since, Tail: wordsKept})
 	if err != nil {

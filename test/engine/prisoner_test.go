@@ -380,6 +380,9 @@ func TestMountsAreExactlyThese(t *testing.T) {
 				}
 				seen[path] = slices.Contains(strings.Split(f[5], ","), "rw")
 			}
+			if mode == "daemon" { // which has a terminal
+				want["/dev/console"] = true
+			}
 			if !maps.Equal(seen, want) {
 				t.Errorf("the kernel has mounted %v, want %v", seen, want)
 			}
