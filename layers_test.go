@@ -71,6 +71,12 @@ var layers = []struct {
 	{"what a person wrote is read in one place, with its position, and one place writes YAML; nothing inside the wall parses it", func(from, to string) bool {
 		return regexp.MustCompile(`(^|/)(go-)?yaml([./]|$)`).MatchString(to) && from != "internal/policy" && from != "internal/profile" && from != "internal/render"
 	}},
+	{"pages of strangers are read in one place, in a process that holds nothing: no other binary links what parses them", func(from, to string) bool {
+		return from != "internal/fetch" && slices.ContainsFunc([]string{"codeberg.org/readeck", "github.com/JohannesKaufmann", "golang.org/x/net/html"}, func(tree string) bool { return under(to, tree) })
+	}},
+	{"corral-fetch asks for pages and runs nothing: what may be talked into anything has no program, no rule and no secret at hand", func(from, to string) bool {
+		return from == "internal/fetch" && (to == "os/exec" || slices.Contains([]string{"internal/command", "internal/netfilter", "internal/secret", "internal/gate", "internal/state", "internal/host"}, to))
+	}},
 	{"flags and help are the command line's", func(from, to string) bool {
 		return under(to, "github.com/spf13/cobra") && from != "internal/cli"
 	}},
@@ -164,6 +170,17 @@ func TestLayersNotice(t *testing.T) {
 		{"internal/engine", "github.com/goccy/go-yaml", true},
 		{"internal/render", "go.yaml.in/yaml/v4", false},
 		{"internal/policy", "go.yaml.in/yaml/v4", false},
+		{"internal/gate", "golang.org/x/net/html", true},
+		{"internal/verify", "codeberg.org/readeck/go-readability/v2", true},
+		{"internal/cli", "github.com/JohannesKaufmann/html-to-markdown/v2", true},
+		{"internal/gate", "golang.org/x/net/dns/dnsmessage", false},
+		{"internal/fetch", "golang.org/x/net/html/charset", false},
+		{"internal/fetch", "internal/netguard", false},
+		{"internal/fetch", "internal/command", true},
+		{"internal/fetch", "os/exec", true},
+		{"internal/fetch", "internal/policy", true},
+		{"cmd/corral-fetch", "internal/fetch", false},
+		{"cmd/corral-fetch", "internal/gate", true},
 		{"internal/gate", "github.com/spf13/cobra", true},
 		{"internal/cli", "github.com/spf13/cobra", false},
 	} {

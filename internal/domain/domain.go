@@ -133,6 +133,9 @@ func parse(s string) (string, error) {
 		}
 		labels[i] = a
 	}
+	if last := labels[len(labels)-1]; strings.HasPrefix(last, "xn--") && !strings.ContainsFunc(Unicode(last), func(r rune) bool { return !unicode.IsNumber(r) }) {
+		return refuse("write the name that it belongs to", "%q ends in a number, as an IP address does", s)
+	}
 	name = strings.Join(labels, ".")
 	if len(name) > maxName {
 		return refuse("", "a name has at most %d characters, this has %d", maxName, len(name))

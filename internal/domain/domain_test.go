@@ -46,6 +46,18 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
+// A number at the end is one in every script, also as the A-label that it becomes.
+func TestNumbersOfOtherScripts(t *testing.T) {
+	for _, s := range []string{"๑๒๗.๐.๐.๑", "a.๑", "a.xn--c5c", "a.١٢٧", "a.१२७"} {
+		if d, err := Parse(s); err == nil {
+			t.Errorf("%q is %q", s, d)
+		}
+	}
+	if _, err := Parse("๑.test"); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestUnicode(t *testing.T) {
 	for name, want := range map[string]string{"a.test": "a.test", "xn--bcher-kva.example": "bücher.example", "xn--a.test": "xn--a.test"} {
 		if got := Unicode(name); got != want {

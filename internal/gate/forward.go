@@ -10,6 +10,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/corral-sandbox/corral/internal/domain"
 	"github.com/corral-sandbox/corral/internal/netguard"
 	"github.com/corral-sandbox/corral/internal/resolve"
 )
@@ -39,7 +40,7 @@ func newForward(t table) *forward {
 		return nil
 	}
 	return &forward{never: t.Never, client: resolve.Client{Servers: t.Forward, Admit: func(name string) error {
-		if why := notPublicName(name); why != "" {
+		if why := domain.NotPublic(name); why != "" {
 			return &filtered{fmt.Sprintf("it leads to %s: %s", name, why)}
 		}
 		return nil
@@ -96,58 +97,4 @@ func (f *forward) reply(ctx context.Context, q *dns.Msg) (m *dns.Msg, refused bo
 		explain(m, dns.ExtendedErrorCodeNetworkError, strings.TrimPrefix(err.Error(), dns.CanonicalName(question.Name)+": "))
 	}
 	return m, false
-}
-
-// notHosts are the top-level domains that hold no public host, whatever a
-// resolver says of them: special by RFC 6761, 6762 (its appendix G too), 7686,
-// 9476 or, like home.arpa and in-addr.arpa, below a domain that is there for the
-// network itself (RFC 3172); kept for private networks by ICANN; or the names of
-// this machine. Of RFC 6761, test is missing on purpose: only the resolver of a
-// test network knows such names, and who names one means it. No other is asked
-// anything that its own root does not deny.
-var notHosts = map[string]string{
-	"invalid":     "names below invalid exist nowhere",
-	"example":     "names below example exist nowhere",
-	"localhost":   "it means this machine",
-	"localdomain": "it means this machine",
-	"local":       "names below local are a link's own",
-	"onion":       "names below onion are not in the DNS",
-	"alt":         "names below alt are not in the DNS",
-	"arpa":        "names below arpa are the network's own",
-	"internal":    "names below internal are a private network's",
-	"intranet":    "names below intranet are a private network's",
-	"private":     "names below private are a private network's",
-	"corp":        "names below corp are a private network's",
-	"home":        "names below home are a private network's",
-	"lan":         "names below lan are a private network's",
-}
-
-// notPublicName says why a name, in canonical form with its dot, cannot be that
-// of a public host; empty if it can.
-func notPublicName(name string) string {
-	name = strings.TrimSuffix(name, ".")
-	if len(name) > 253 { // RFC 1035, section 2.3.4, without the trailing dot
-		return "it is longer than a name can be"
-	}
-	labels := strings.Split(name, ".")
-	for _, l := range labels {
-		switch {
-		case l == "":
-			return "it has an empty label"
-		case len(l) > 63:
-			return "a label of it is longer than 63 characters"
-		case strings.Trim(l, "abcdefghijklmnopqrstuvwxyz0123456789-") != "", l[0] == '-', l[len(l)-1] == '-':
-			return "names of hosts are of letters, digits and hyphens"
-		}
-	}
-	top := labels[len(labels)-1]
-	switch why := notHosts[top]; {
-	case why != "":
-		return why
-	case len(labels) == 1:
-		return "a single label means a host of this network"
-	case strings.Trim(top, "0123456789") == "", strings.HasPrefix(top, "0x"):
-		return "it ends in a number, as an address does"
-	}
-	return ""
 }

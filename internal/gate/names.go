@@ -13,6 +13,7 @@ import (
 	"golang.org/x/net/netutil"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/corral-sandbox/corral/internal/domain"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
 
@@ -138,7 +139,7 @@ func (z *zone) answer(q *dns.Msg) (*dns.Msg, fate) {
 	if addrs == nil || question.Qclass != dns.ClassINET {
 		blocked := "not in the sandbox's policy"
 		if z.forward != nil && question.Qclass == dns.ClassINET {
-			blocked = notPublicName(name)
+			blocked = domain.NotPublic(name)
 		}
 		switch {
 		case blocked == "" && question.Qtype == dns.TypeA:

@@ -8,6 +8,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/corral-sandbox/corral/internal/domain"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
 
@@ -250,7 +251,7 @@ func FuzzAnswer(f *testing.F) {
 			(m.Rcode != dns.RcodeSuccess || len(m.Answer) > 1) {
 			t.Fatalf("sunk: %s", m)
 		}
-		if _, became := newZone(publicTable).answer(q); became == passedOn && notPublicName(dns.CanonicalName(q.Question[0].Name)) != "" {
+		if _, became := newZone(publicTable).answer(q); became == passedOn && domain.NotPublic(dns.CanonicalName(q.Question[0].Name)) != "" {
 			t.Fatalf("%q is passed on", q.Question[0].Name)
 		}
 	})

@@ -5,8 +5,11 @@
 package netguard
 
 import (
+	_ "embed"
 	"fmt"
 	"net/netip"
+	"slices"
+	"strings"
 )
 
 // Class is the kind of an address. The zero value is no permission.
@@ -85,59 +88,43 @@ type Block struct {
 	Class  Class
 }
 
-// blocks holds IANA's special-purpose registries for IPv4 and IPv6, multicast,
-// and the metadata services known by value. The first one that contains an
-// address counts.
-var blocks = []Block{
-	{netip.MustParsePrefix("168.63.129.16/32"), Metadata},   // Azure, public space
-	{netip.MustParsePrefix("169.254.169.254/32"), Metadata}, // most clouds
-	{netip.MustParsePrefix("169.254.170.2/32"), Metadata},   // AWS ECS
-	{netip.MustParsePrefix("169.254.170.23/32"), Metadata},  // AWS EKS
-	{netip.MustParsePrefix("100.100.100.200/32"), Metadata}, // Alibaba, shared space
-	{netip.MustParsePrefix("192.0.0.192/32"), Metadata},     // Oracle
-	{netip.MustParsePrefix("fd00:ec2::254/128"), Metadata},  // AWS
-	{netip.MustParsePrefix("fd00:ec2::23/128"), Metadata},   // AWS EKS
-	{netip.MustParsePrefix("fd20:ce::254/128"), Metadata},   // Google
+// special.tsv holds the rows of IANA's special-purpose registries for IPv4 and
+// IPv6, multicast, and the metadata services known by value, each with its class.
+//
+//go:embed special.tsv
+var special string
 
-	{netip.MustParsePrefix("0.0.0.0/32"), Unspecified},
-	{netip.MustParsePrefix("0.0.0.0/8"), ThisNetwork},
-	{netip.MustParsePrefix("10.0.0.0/8"), Private},
-	{netip.MustParsePrefix("100.64.0.0/10"), Shared},
-	{netip.MustParsePrefix("127.0.0.0/8"), Loopback},
-	{netip.MustParsePrefix("169.254.0.0/16"), LinkLocal},
-	{netip.MustParsePrefix("172.16.0.0/12"), Private},
-	{netip.MustParsePrefix("192.0.0.0/24"), Protocol},
-	{netip.MustParsePrefix("192.0.2.0/24"), Documentation},
-	{netip.MustParsePrefix("192.31.196.0/24"), Service}, // AS112
-	{netip.MustParsePrefix("192.52.193.0/24"), Service}, // AMT
-	{netip.MustParsePrefix("192.88.99.0/24"), Relay},
-	{netip.MustParsePrefix("192.168.0.0/16"), Private},
-	{netip.MustParsePrefix("192.175.48.0/24"), Service}, // AS112
-	{netip.MustParsePrefix("198.18.0.0/15"), Benchmark},
-	{netip.MustParsePrefix("198.51.100.0/24"), Documentation},
-	{netip.MustParsePrefix("203.0.113.0/24"), Documentation},
-	{netip.MustParsePrefix("224.0.0.0/4"), Multicast},
-	{netip.MustParsePrefix("240.0.0.0/4"), Reserved},
+// blocks are the rows of special.tsv that decide anything, in order.
+var blocks = deciding(rows(special))
 
-	{netip.MustParsePrefix("::/128"), Unspecified},
-	{netip.MustParsePrefix("::1/128"), Loopback},
-	{netip.MustParsePrefix("::/96"), Translated}, // IPv4-compatible; IPv4-mapped is unmapped first
-	{netip.MustParsePrefix("64:ff9b::/96"), Translated},
-	{netip.MustParsePrefix("64:ff9b:1::/48"), Translated},
-	{netip.MustParsePrefix("100::/64"), Discard},
-	{netip.MustParsePrefix("100:0:0:1::/64"), Discard},
-	{netip.MustParsePrefix("2001::/32"), Tunnelled}, // Teredo
-	{netip.MustParsePrefix("2001:2::/48"), Benchmark},
-	{netip.MustParsePrefix("2001::/23"), Protocol}, // ORCHID, TURN, AMT and the rest
-	{netip.MustParsePrefix("2001:db8::/32"), Documentation},
-	{netip.MustParsePrefix("2002::/16"), Tunnelled},       // 6to4
-	{netip.MustParsePrefix("2620:4f:8000::/48"), Service}, // AS112
-	{netip.MustParsePrefix("3fff::/20"), Documentation},
-	{netip.MustParsePrefix("5f00::/16"), Segment},
-	{netip.MustParsePrefix("fc00::/7"), Private},
-	{netip.MustParsePrefix("fe80::/10"), LinkLocal},
-	{netip.MustParsePrefix("fec0::/10"), SiteLocal},
-	{netip.MustParsePrefix("ff00::/8"), Multicast},
+// rows reads the table. It is ours: what cannot be read is a mistake in it.
+func rows(table string) (all []Block) {
+	for line := range strings.Lines(table) {
+		if strings.HasPrefix(line, "#") {
+			continue
+		}
+		cells := strings.Split(strings.TrimSpace(line), "\t")
+		if len(cells) != 4 {
+			panic(fmt.Sprintf("netguard: special.tsv: %q has %d columns", line, len(cells)))
+		}
+		c := slices.IndexFunc(classes[:], func(c struct{ name, reason string }) bool { return c.name == cells[1] })
+		if c <= int(Public) {
+			panic(fmt.Sprintf("netguard: special.tsv: %q is no class of special addresses", cells[1]))
+		}
+		all = append(all, Block{netip.MustParsePrefix(cells[0]), Class(c)})
+	}
+	return all
+}
+
+// deciding leaves out the rows that lie in a wider one of the same class, which a
+// gate would make needless rules of, and that of IPv4-mapped addresses, which are
+// unmapped before anything is looked up.
+func deciding(all []Block) []Block {
+	return slices.DeleteFunc(slices.Clone(all), func(b Block) bool {
+		return b.Prefix.Addr().Is4In6() || slices.ContainsFunc(all, func(w Block) bool {
+			return w.Class == b.Class && w.Prefix.Bits() < b.Prefix.Bits() && w.Prefix.Contains(b.Prefix.Addr())
+		})
+	})
 }
 
 var globalUnicast = netip.MustParsePrefix("2000::/3")

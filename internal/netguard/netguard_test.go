@@ -103,6 +103,63 @@ func TestEveryBlock(t *testing.T) {
 	}
 }
 
+// TestRegistry takes the first and the last address of each row of the table, and
+// their neighbours outside: what is in no row is public, if it is anybody's.
+//
+// R064: blocks that the standard library calls global.
+func TestRegistry(t *testing.T) {
+	all := rows(special)
+	if len(all) < 60 {
+		t.Fatalf("%d rows: the table is not whole", len(all))
+	}
+	holding := func(a netip.Addr) (classes []Class) {
+		for _, r := range all {
+			if r.Prefix.Contains(a) {
+				classes = append(classes, r.Class)
+			}
+		}
+		return classes
+	}
+	for _, r := range all {
+		if r.Prefix.Addr().Is4In6() {
+			continue // each is the IPv4 address that it carries: TestSpellings
+		}
+		for _, a := range []netip.Addr{r.Prefix.Addr(), last(r.Prefix), r.Prefix.Addr().Prev(), last(r.Prefix).Next()} {
+			if !a.IsValid() || a.Is4In6() {
+				continue
+			}
+			got, classes := Classify(a), holding(a)
+			switch {
+			case len(classes) > 0:
+				if got != classes[0] {
+					t.Errorf("%s, at an edge of %s: %s, want %s", a, r.Prefix, got, classes[0])
+				}
+			case a.Is6() && !globalUnicast.Contains(a):
+				if got != Unallocated {
+					t.Errorf("%s, at an edge of %s: %s, want unallocated", a, r.Prefix, got)
+				}
+			case got != Public:
+				t.Errorf("%s, at an edge of %s: %s, want public", a, r.Prefix, got)
+			}
+		}
+	}
+}
+
+// What is narrower comes first, or it would never count.
+func TestRegistryOrder(t *testing.T) {
+	all := rows(special)
+	for i, r := range all {
+		if r.Prefix != r.Prefix.Masked() {
+			t.Errorf("%s has bits outside its mask", r.Prefix)
+		}
+		for _, later := range all[i+1:] {
+			if r.Prefix.Contains(later.Prefix.Addr()) && r.Prefix.Bits() <= later.Prefix.Bits() {
+				t.Errorf("%s stands before %s, which lies in it", r.Prefix, later.Prefix)
+			}
+		}
+	}
+}
+
 func TestPublic(t *testing.T) {
 	for _, s := range strings.Fields(`
 		9.255.255.255 11.0.0.0 100.63.255.255 100.128.0.0 126.255.255.255 128.0.0.0

@@ -1,5 +1,5 @@
-// Package resolve is a DNS client. In goes a name, out come its IPv4
-// addresses as the given servers told them, or an error that says which of
+// Package resolve is a DNS client. In goes a name, out come its addresses, IPv4
+// ones unless both kinds are asked for, as the given servers told them, or an error that says which of
 // the ways to have none it was. It asks nobody but those servers, reads no
 // file of the system, keeps no cache, and takes no record that the chain of
 // the name asked for does not own.
@@ -40,7 +40,7 @@ type Client struct {
 	Servers []netip.AddrPort
 	// Timeout is for one query to one server; zero is two seconds.
 	Timeout time.Duration
-	// Admit, if it is set, is asked before Once sends a name, that which a chain
+	// Admit, if it is set, is asked before Once and Both send a name, that which a chain
 	// leads to included, and its error is the answer instead.
 	Admit func(name string) error
 }
@@ -90,7 +90,45 @@ func (c *Client) Once(ctx context.Context, name string) (Answer, error) {
 	if admit == nil {
 		admit = func(string) error { return nil }
 	}
-	return c.lookup(ctx, name, admit, func(string, int) error { return &Error{Kind: NoData} })
+	return c.lookup(ctx, name, dns.TypeA, admit, func(string, int) error { return &Error{Kind: NoData} })
+}
+
+// Both is Once for addresses of either family, asked for at the same time. A family
+// without any is as good as none; whatever else fails for one of them fails.
+func (c *Client) Both(ctx context.Context, name string) (Answer, error) {
+	if _, ok := dns.IsDomainName(name); !ok || name == "" {
+		return Answer{}, &Error{Name: name, Kind: Malformed, Detail: "it is not a domain name"}
+	}
+	admit := c.Admit
+	if admit == nil {
+		admit = func(string) error { return nil }
+	}
+	var (
+		wg      sync.WaitGroup
+		answers [2]Answer
+		errs    [2]error
+	)
+	for i, qtype := range []uint16{dns.TypeA, dns.TypeAAAA} {
+		wg.Go(func() {
+			answers[i], errs[i] = c.lookup(ctx, name, qtype, admit, func(string, int) error { return &Error{Kind: NoData} })
+		})
+	}
+	wg.Wait()
+	for _, err := range errs {
+		e, ok := errors.AsType[*Error](err)
+		if err != nil && !(ok && (e.Kind == NoData || e.Kind == NXDomain)) {
+			return Answer{}, err
+		}
+	}
+	switch {
+	case errs[0] != nil && errs[1] != nil:
+		return Answer{}, errs[0]
+	case errs[0] != nil:
+		return answers[1], nil
+	case errs[1] != nil:
+		return answers[0], nil
+	}
+	return merge(answers[0], answers[1]), nil
 }
 
 // several asks n times at once and returns the answers, and the first error.
@@ -103,7 +141,7 @@ func (c *Client) several(ctx context.Context, name string, n int) ([]Answer, err
 	)
 	for range n {
 		wg.Go(func() {
-			a, err := c.lookup(ctx, name, func(string) error { return nil }, func(owner string, left int) error {
+			a, err := c.lookup(ctx, name, dns.TypeA, func(string) error { return nil }, func(owner string, left int) error {
 				return c.whyEmpty(ctx, owner, left)
 			})
 			mu.Lock()
@@ -144,13 +182,13 @@ func merge(answers ...Answer) Answer {
 
 // lookup walks one chain to its addresses, over several queries if a server
 // gives only the first part of it.
-func (c *Client) lookup(ctx context.Context, name string, admit func(owner string) error, empty func(owner string, left int) error) (Answer, error) {
+func (c *Client) lookup(ctx context.Context, name string, qtype uint16, admit func(owner string) error, empty func(owner string, left int) error) (Answer, error) {
 	owner, left, ttl := dns.CanonicalName(name), MaxChain, maxTTL
 	for {
 		if err := admit(owner); err != nil {
 			return Answer{}, err
 		}
-		r, err := c.ask(ctx, owner, dns.TypeA, left)
+		r, err := c.ask(ctx, owner, qtype, left)
 		if err != nil {
 			return Answer{}, named(err, name)
 		}

@@ -259,6 +259,49 @@ func TestOnce(t *testing.T) {
 	}
 }
 
+// Both asks for each family once; one without any is no failure, anything else is.
+func TestBoth(t *testing.T) {
+	for _, tt := range []struct {
+		what    string
+		records []string
+		broken  uint16 // of this type, SERVFAIL
+		want    []netip.Addr
+		kind    Kind
+	}{
+		{"both", []string{"a.test. 60 IN A 44.10.0.10", "a.test. 30 IN AAAA 2a00::1"}, 0, addrs("44.10.0.10", "2a00::1"), 0},
+		{"IPv4", []string{"a.test. 60 IN A 44.10.0.10"}, 0, addrs("44.10.0.10"), 0},
+		{"IPv6", []string{"a.test. 60 IN AAAA 2a00::1"}, 0, addrs("2a00::1"), 0},
+		{"neither", []string{"a.test. 60 IN TXT x"}, 0, nil, NoData},
+		{"no name", nil, 0, nil, NXDomain},
+		{"IPv6 broken", []string{"a.test. 60 IN A 44.10.0.10"}, dns.TypeAAAA, nil, ServFail},
+		{"IPv4 broken", []string{"a.test. 60 IN AAAA 2a00::1"}, dns.TypeA, nil, ServFail},
+		{"IPv6 of another name", []string{"a.test. 60 IN A 44.10.0.10", "b.test. 60 IN AAAA 2a00::1"}, 0, addrs("44.10.0.10"), 0},
+	} {
+		answer := zone(t, tt.records...)
+		var asked atomic.Int32
+		c := Client{Servers: []netip.AddrPort{serve(t, func(w dns.ResponseWriter, q *dns.Msg) {
+			asked.Add(1)
+			if q.Question[0].Qtype == tt.broken {
+				w.WriteMsg(new(dns.Msg).SetRcode(q, dns.RcodeServerFailure))
+				return
+			}
+			answer(w, q)
+		})}}
+		got, err := c.Both(t.Context(), "a.test")
+		var e *Error
+		errors.As(err, &e)
+		if (tt.kind == 0) != (err == nil) || tt.kind != 0 && (e == nil || e.Kind != tt.kind) || !slices.Equal(got.Addrs, tt.want) {
+			t.Errorf("%s: %v, %v", tt.what, got, err)
+		}
+		if n := asked.Load(); tt.broken == 0 && n != 2 {
+			t.Errorf("%s: asked %d times", tt.what, n)
+		}
+	}
+	if _, err := new(Client).Both(t.Context(), "a..test"); err == nil {
+		t.Error("a name that is none")
+	}
+}
+
 func TestTruncatedGoesToTCP(t *testing.T) {
 	var edns atomic.Bool
 	c := Client{Servers: []netip.AddrPort{serve(t, func(w dns.ResponseWriter, q *dns.Msg) {

@@ -73,10 +73,11 @@ type Lab struct {
 	guard  *guard
 
 	origins *origins
+	raw     map[netip.AddrPort]func(net.Conn) // taken over by tests; under mu
 	ctx     context.Context
 	stop    context.CancelFunc
 	serving sync.WaitGroup
-	mu      sync.Mutex // around guard and closers
+	mu      sync.Mutex // around guard, raw and closers
 	closers []func() error
 }
 
@@ -134,13 +135,19 @@ func Use(tb testing.TB) *Lab {
 		tb.Fatal("lab: Use needs lab.Main as the package's TestMain")
 	}
 	if shared.lab == nil {
-		l, err := start(shared.prefixes)
+		make := func() (*Lab, error) { return start(shared.prefixes) }
+		if alone {
+			make = startAlone
+		}
+		l, err := make()
 		if err != nil {
 			tb.Fatalf("lab: %v", err)
 		}
 		shared.lab = l
 	}
-	shared.lab.Guarded(tb)
+	if !alone {
+		shared.lab.Guarded(tb)
+	}
 	return shared.lab
 }
 

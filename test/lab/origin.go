@@ -52,10 +52,11 @@ type origins struct {
 	key *ecdsa.PrivateKey
 }
 
-func (l *Lab) serveOrigins() error {
+// webServer is what serves every origin, with a CA of its own.
+func (l *Lab) webServer() (*http.Server, error) {
 	o := &origins{hosts: map[string]http.Handler{}}
 	if err := o.newCA(); err != nil {
-		return err
+		return nil, err
 	}
 	l.origins = o
 	l.CA = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: o.ca.Raw})
@@ -69,6 +70,14 @@ func (l *Lab) serveOrigins() error {
 	conf := &tls.Config{GetCertificate: o.certificate, NextProtos: []string{"h2", "http/1.1"}}
 	srv.TLSConfig = conf
 	l.onClose(srv.Close)
+	return srv, nil
+}
+
+func (l *Lab) serveOrigins() error {
+	srv, err := l.webServer()
+	if err != nil {
+		return err
+	}
 	for a := OriginFirst; a.Compare(OriginLast) <= 0; a = a.Next() {
 		plain, err := l.listen(netip.AddrPortFrom(a, 80).String())
 		if err != nil {

@@ -1,0 +1,151 @@
+package fetch
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"strings"
+
+	"github.com/corral-sandbox/corral/internal/spec"
+)
+
+// kind is what a page is written in.
+type kind int
+
+const (
+	unsupported kind = iota
+	markup           // HTML
+	plain            // passed on as it is
+)
+
+// sniffed is how much of a body without a type is looked at to find one.
+const sniffed = 512
+
+// kindOf judges a media type.
+func kindOf(mediaType string) kind {
+	switch mediaType {
+	case "text/html", "application/xhtml+xml":
+		return markup
+	case "text/plain", "text/markdown", "text/x-markdown", "application/json", "text/json", "application/xml", "text/xml":
+		return plain
+	}
+	top, sub, _ := strings.Cut(mediaType, "/")
+	if (strings.HasSuffix(sub, "+json") || strings.HasSuffix(sub, "+xml")) && (top == "application" || top == "text") {
+		return plain
+	}
+	return unsupported
+}
+
+// mediaType is the type that a header names, without its parameters; empty if it
+// names none.
+func mediaType(header string) string {
+	t, _, err := mime.ParseMediaType(header)
+	if err != nil && !errors.Is(err, mime.ErrInvalidMediaParameter) {
+		t, _, _ = strings.Cut(header, ";")
+		t = strings.ToLower(strings.TrimSpace(t))
+	}
+	return t
+}
+
+// read takes the body, inflated, up to the bound. What no one can read is refused
+// before a byte of it is taken.
+func (f *follower) read(ctx context.Context, resp *http.Response, p *page) error {
+	p.contentType = cut(resp.Header.Get("Content-Type"), maxField)
+	if t := mediaType(p.contentType); t != "" && kindOf(t) == unsupported {
+		return failf(spec.FetchContentType, "%s", t)
+	}
+	var body io.Reader = resp.Body
+	gzipped := false
+	switch codings := resp.Header["Content-Encoding"]; {
+	case len(codings) == 0:
+	case len(codings) > 1 || strings.Contains(codings[0], ","):
+		return failf(spec.FetchContentEncoding, "more than one coding")
+	default:
+		switch coding := strings.ToLower(strings.TrimSpace(codings[0])); coding {
+		case "", "identity":
+		case "gzip", "x-gzip":
+			gzipped = true
+		default:
+			return failf(spec.FetchContentEncoding, "another coding than gzip")
+		}
+	}
+	wire := &wire{r: body}
+	body = wire
+	if gzipped {
+		z, err := gzip.NewReader(wire)
+		switch {
+		case errors.Is(err, io.EOF) && wire.n == 0: // an empty body, whatever it was said to be
+			body = bytes.NewReader(nil)
+		case err != nil:
+			return f.broken(ctx, wire, err)
+		default:
+			body = z
+		}
+	}
+	in := bufio.NewReaderSize(body, sniffed)
+	if mediaType(p.contentType) == "" {
+		head, err := in.Peek(sniffed)
+		if err != nil && err != io.EOF {
+			return f.broken(ctx, wire, err)
+		}
+		p.contentType = http.DetectContentType(head)
+		if len(head) > 0 && kindOf(mediaType(p.contentType)) == unsupported {
+			return failf(spec.FetchContentType, "%s, by what it begins with: the server does not say", mediaType(p.contentType))
+		}
+	}
+	// What a server says of the length is only believed to be too much.
+	var out bytes.Buffer
+	_, err := io.Copy(&out, io.LimitReader(in, int64(f.Body)))
+	if err != nil {
+		return f.broken(ctx, wire, err)
+	}
+	p.body = out.Bytes()
+	if len(p.body) < f.Body {
+		return nil
+	}
+	if _, err := in.Peek(1); err == io.EOF {
+		return nil
+	} else if err != nil {
+		return f.broken(ctx, wire, err)
+	}
+	if gzipped {
+		return failf(spec.FetchTooLarge, "it inflates to more than %d bytes", f.Body)
+	}
+	if resp.ContentLength < 0 {
+		return failf(spec.FetchTooLarge, "more than %d bytes, and no end in sight", f.Body)
+	}
+	p.cut = true
+	return nil
+}
+
+// wire is a body as it comes, and the error that ended it.
+type wire struct {
+	r   io.Reader
+	n   int64
+	err error
+}
+
+func (w *wire) Read(b []byte) (int, error) {
+	n, err := w.r.Read(b)
+	w.n += int64(n)
+	if err != nil && err != io.EOF {
+		w.err = err
+	}
+	return n, err
+}
+
+// broken is why a body has no end.
+func (f *follower) broken(ctx context.Context, w *wire, err error) error {
+	if err := ended(ctx, nil); err != nil {
+		return err
+	}
+	if w.err == nil { // the bytes came, and make no sense
+		return failf(spec.FetchContentEncoding, "the gzip is broken")
+	}
+	return failf(spec.FetchBadResponse, "the body breaks off: %s", ownWords(err))
+}

@@ -1,0 +1,290 @@
+package fetch
+
+import (
+	"cmp"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/corral-sandbox/corral/internal/exit"
+	"github.com/corral-sandbox/corral/internal/spec"
+	"github.com/corral-sandbox/corral/internal/spelling"
+)
+
+// settingPrefix begins the variables that are corral-fetch's: --max-body is
+// CORRAL_FETCH_MAX_BODY.
+const settingPrefix = "CORRAL_FETCH_"
+
+// settings are all that a server goes by.
+type settings struct {
+	Listen                    netip.AddrPort
+	Ports                     []uint16
+	UserAgent                 string
+	Resolvers                 []netip.AddrPort
+	Never                     []netip.Prefix
+	CAFile                    string
+	Slots, Redirects          int
+	Connect, FirstByte, Total time.Duration
+	Body, Text                int
+}
+
+// defaults are the limits, which can be lowered and not raised: with more, six pages
+// at once would not fit into the memory that is promised.
+func defaults() settings {
+	return settings{
+		Listen:    netip.AddrPortFrom(netip.IPv4Unspecified(), spec.FetchPort),
+		Ports:     []uint16{80, 443},
+		UserAgent: "corral-fetch/" + spec.Release(),
+		Slots:     6,
+		Redirects: 5,
+		Connect:   10 * time.Second,
+		FirstByte: 20 * time.Second,
+		Total:     45 * time.Second,
+		Body:      5 << 20,
+		Text:      2 << 20,
+	}
+}
+
+// setting is one option, and the variable that stands for it.
+type setting struct {
+	name, meaning, form string
+	fallback            string
+	read                func(*settings, string) error
+}
+
+const resolvConf = "/etc/resolv.conf"
+
+var options = []setting{
+	{"listen", "where to be asked", "`127.0.0.1:8766`", "`0.0.0.0:8766`", func(s *settings, v string) (err error) {
+		if s.Listen, err = netip.ParseAddrPort(v); err != nil || s.Listen.Addr().Zone() != "" {
+			return errors.New("it is not an address with a port")
+		}
+		return nil
+	}},
+	{"ports", "ports at which pages are fetched", "`80,443`", "`80,443`", func(s *settings, v string) error {
+		s.Ports = nil
+		return each(v, func(item string) error {
+			n, err := strconv.ParseUint(item, 10, 16)
+			if err != nil || !portWord.MatchString(item) {
+				return fmt.Errorf("%q is not a port", item)
+			}
+			s.Ports = append(s.Ports, uint16(n))
+			return nil
+		})
+	}},
+	{"user-agent", "what servers are told of who asks", "`corral-fetch/1.0`", "`corral-fetch/VERSION`", func(s *settings, v string) error {
+		if !regexp.MustCompile(`^[!-~]([ -~]{0,198}[!-~])?$`).MatchString(v) {
+			return errors.New("it is of 1 to 200 printable ASCII characters")
+		}
+		s.UserAgent = v
+		return nil
+	}},
+	{"resolvers", "name servers to ask, IPv4, with a port or without", "`192.0.2.53,192.0.2.54:5353`", "those of " + resolvConf, func(s *settings, v string) error {
+		s.Resolvers = nil
+		return each(v, func(item string) error {
+			at, err := netip.ParseAddrPort(item)
+			if a, addrErr := netip.ParseAddr(item); addrErr == nil {
+				at, err = netip.AddrPortFrom(a, 53), nil
+			}
+			if err != nil || !at.Addr().Is4() || at.Port() == 0 {
+				return fmt.Errorf("%q is not the IPv4 address of a name server", item)
+			}
+			s.Resolvers = append(s.Resolvers, at)
+			return nil
+		})
+	}},
+	{"never", "public addresses that are not fetched from either, as those of your own machines", "`192.0.2.0/24,2001:db8::7`", "none", func(s *settings, v string) error {
+		s.Never = nil
+		return each(v, func(item string) error {
+			p, err := netip.ParsePrefix(item)
+			if a, addrErr := netip.ParseAddr(item); addrErr == nil && a.Zone() == "" {
+				p, err = netip.PrefixFrom(a, a.BitLen()), nil
+			}
+			if err != nil || p.Addr().Is4In6() {
+				return fmt.Errorf("%q is neither an address nor a range like 192.0.2.0/24", item)
+			}
+			s.Never = append(s.Never, p.Masked())
+			return nil
+		})
+	}},
+	{"ca-file", "certificates to trust beside the system's, PEM, where a company looks into TLS", "`/etc/ssl/company.pem`", "none", func(s *settings, v string) error {
+		s.CAFile = v
+		_, err := s.roots()
+		return err
+	}},
+	{"slots", "pages at a time", "`6`", "`6`, the most", atMost(func(s *settings) *int { return &s.Slots }, 1)},
+	{"max-redirects", "redirects that are followed", "`5`", "`5`, the most", atMost(func(s *settings) *int { return &s.Redirects }, 0)},
+	{"max-body", "bytes of a body, inflated", "`5242880`", "`5242880`, the most", atMost(func(s *settings) *int { return &s.Body }, 1)},
+	{"max-text", "bytes of the text that is returned", "`2097152`", "`2097152`, the most", atMost(func(s *settings) *int { return &s.Text }, 1)},
+	{"connect-timeout", "for a lookup, for a connection, for TLS", "`10s`", "`10s`, the most", within(func(s *settings) *time.Duration { return &s.Connect })},
+	{"first-byte-timeout", "from the request to the end of the response's headers", "`20s`", "`20s`, the most", within(func(s *settings) *time.Duration { return &s.FirstByte })},
+	{"total-timeout", "for a page, redirects included", "`45s`", "`45s`, the most", within(func(s *settings) *time.Duration { return &s.Total })},
+}
+
+func (o setting) variable() string {
+	return settingPrefix + strings.ToUpper(strings.ReplaceAll(o.name, "-", "_"))
+}
+
+func atMost(of func(*settings) *int, least int) func(*settings, string) error {
+	return func(s *settings, v string) error {
+		d := defaults()
+		n, err := strconv.Atoi(v)
+		if most := *of(&d); err != nil || n < least || n > most {
+			return fmt.Errorf("it is a number from %d to %d", least, most)
+		}
+		*of(s) = n
+		return nil
+	}
+}
+
+func within(of func(*settings) *time.Duration) func(*settings, string) error {
+	return func(s *settings, v string) error {
+		def := defaults()
+		d, err := time.ParseDuration(v)
+		if most := *of(&def); err != nil || d <= 0 || d > most {
+			return fmt.Errorf("it is a time up to %v, like 5s", most)
+		}
+		*of(s) = d
+		return nil
+	}
+}
+
+// each reads a list, and says all that is wrong in it.
+func each(list string, read func(item string) error) error {
+	var errs []error
+	for item := range strings.SplitSeq(list, ",") {
+		errs = append(errs, read(strings.TrimSpace(item)))
+	}
+	return errors.Join(errs...)
+}
+
+// readSettings reads options, and variables where an option is not given. All
+// mistakes are told at once.
+func readSettings(args, environ []string) (settings, error) {
+	s := defaults()
+	given, errs := map[string]string{}, []error(nil)
+	known := func(name string) bool {
+		return slices.ContainsFunc(options, func(o setting) bool { return o.name == name || o.variable() == name })
+	}
+	var names []string
+	for _, o := range options {
+		names = append(names, o.name, o.variable())
+	}
+	unknown := func(written, name string) {
+		hint := ""
+		if near := spelling.Nearest(name, names); near != "" {
+			hint = "; did you mean " + near + "?"
+		}
+		errs = append(errs, fmt.Errorf("%s: there is no such setting%s", written, hint))
+	}
+	for _, e := range environ {
+		name, value, _ := strings.Cut(e, "=")
+		switch {
+		case !strings.HasPrefix(name, settingPrefix):
+		case !known(name):
+			unknown(name, name)
+		case value != "":
+			given[name] = value
+		}
+	}
+	for i := 0; i < len(args); i++ {
+		written, value, has := strings.Cut(args[i], "=")
+		name, dashed := strings.CutPrefix(written, "--")
+		switch {
+		case !dashed || !known(name) || strings.HasPrefix(name, settingPrefix):
+			unknown(written, name)
+			continue
+		case !has && i+1 == len(args):
+			errs = append(errs, fmt.Errorf("%s: it has no value", written))
+			continue
+		case !has:
+			i++
+			value = args[i]
+		}
+		if _, twice := given[name]; twice {
+			errs = append(errs, fmt.Errorf("%s: it is given twice", written))
+		}
+		given[name] = value
+	}
+	for _, o := range options {
+		for _, name := range []string{o.variable(), o.name} { // an option outranks the variable
+			value, is := given[name]
+			if !is {
+				continue
+			}
+			if err := o.read(&s, value); err != nil {
+				written := name
+				if name == o.name {
+					written = "--" + name
+				}
+				for line := range strings.SplitSeq(err.Error(), "\n") {
+					errs = append(errs, fmt.Errorf("%s: %s; write it like %s", written, line, strings.Trim(o.form, "`")))
+				}
+			}
+		}
+	}
+	if s.Resolvers == nil {
+		s.Resolvers = systemResolvers()
+		if s.Resolvers == nil {
+			errs = append(errs, fmt.Errorf("resolvers: %s names no IPv4 name server, and none is set", resolvConf))
+		}
+	}
+	if len(errs) > 0 {
+		return settings{}, exit.Invalidf("corral-fetch settings lists what can be set", "%w", errors.Join(errs...))
+	}
+	return s, nil
+}
+
+// systemResolvers are the name servers that this machine or container asks.
+func systemResolvers() (all []netip.AddrPort) {
+	b, err := os.ReadFile(resolvConf)
+	if err != nil {
+		return nil
+	}
+	for line := range strings.Lines(string(b)) {
+		words := strings.Fields(line)
+		if len(words) < 2 || words[0] != "nameserver" {
+			continue
+		}
+		if a, err := netip.ParseAddr(words[1]); err == nil && a.Is4() {
+			all = append(all, netip.AddrPortFrom(a, 53))
+		}
+	}
+	return all
+}
+
+// roots are the certificates to trust; nil is the system's.
+func (s settings) roots() (*x509.CertPool, error) {
+	if s.CAFile == "" {
+		return nil, nil
+	}
+	pem, err := os.ReadFile(s.CAFile)
+	if err != nil {
+		return nil, err
+	}
+	pool, err := x509.SystemCertPool()
+	if err != nil {
+		return nil, err
+	}
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("%s holds no certificate", s.CAFile)
+	}
+	return pool, nil
+}
+
+// settingsText lists what can be set.
+func settingsText() string {
+	var b strings.Builder
+	for _, o := range options {
+		plain := strings.NewReplacer("`", "")
+		fmt.Fprintf(&b, "--%s, %s\n    %s\n    like %s; default: %s\n", o.name, o.variable(), o.meaning, plain.Replace(o.form), plain.Replace(cmp.Or(o.fallback, "none")))
+	}
+	return b.String()
+}
