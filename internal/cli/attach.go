@@ -88,11 +88,7 @@ func (a *app) sit(ctx context.Context, name, flag string, input bool) error {
 	if err != nil {
 		return err
 	}
-	home, err := state.Home()
-	if err != nil {
-		return err
-	}
-	leave, err := state.Attach(home, service.Sandbox)
+	leave, err := sitting(service)
 	if err != nil {
 		return err
 	}
@@ -129,6 +125,16 @@ func (a *app) sit(ctx context.Context, name, flag string, input bool) error {
 		return exit.Status(code)
 	}
 	return nil
+}
+
+// sitting says, until the result is called, that somebody sits at a service: it is not
+// ended for a change of the policy without a question.
+func sitting(service engine.Member) (leave func(), err error) {
+	home, err := state.Home()
+	if err != nil {
+		return nil, err
+	}
+	return state.Attach(home, service.Sandbox)
 }
 
 // seat is the service of that name that somebody may sit down at.

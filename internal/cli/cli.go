@@ -467,7 +467,7 @@ func (a *app) with(ctx context.Context, f func(*project, *engine.Engine) error) 
 
 // forAnother refuses a policy whose sandbox is up for another project: who says
 // --policy without --project, or stands elsewhere than before, would end that one, or
-// judge it by this one.
+// judge it by this one. Where that cannot be told it is refused, too.
 func forAnother(members []engine.Member, p *project) error {
 	home, err := state.Home()
 	if err != nil {
@@ -475,11 +475,18 @@ func forAnother(members []engine.Member, p *project) error {
 	}
 	for _, id := range sandboxes(members) {
 		b, err := state.Accepted(home, id)
-		if err != nil || b == nil { // another's, or one that nobody can tell of
+		if err == nil && b == nil { // another user's: of that nobody here can tell
 			continue
 		}
-		if was, err := policy.DecodeEffective(b); err == nil && was.Project != p.policy.Dir {
-			return exit.Invalidf("say --project "+was.Project+", or corral down from there", "%s is up for the project %s, not for %s", id, was.Project, p.policy.Dir)
+		was := ""
+		if err == nil {
+			was, err = policy.ProjectOf(b)
+		}
+		switch {
+		case err != nil:
+			return exit.Failedf("corral down ends it, whatever it is up for; what comes up then asks anew", "%s is up, and for which project cannot be told: %w", id, err)
+		case was != p.policy.Dir:
+			return exit.Invalidf("say --project "+was+", or corral down from there", "%s is up for the project %s, not for %s", id, was, p.policy.Dir)
 		}
 	}
 	return nil

@@ -9,7 +9,6 @@ import (
 	"github.com/corral-sandbox/corral/internal/engine"
 	"github.com/corral-sandbox/corral/internal/exit"
 	"github.com/corral-sandbox/corral/internal/policy"
-	"github.com/corral-sandbox/corral/internal/state"
 )
 
 // anyShell is bash where the image has it, else sh.
@@ -71,11 +70,7 @@ func (a *app) enter(ctx context.Context, p *project, e *engine.Engine, args []st
 			env = append(env, name+"="+v)
 		}
 	}
-	home, err := state.Home()
-	if err != nil {
-		return err
-	}
-	leave, err := state.Attach(home, service.Sandbox)
+	leave, err := sitting(service)
 	if err != nil {
 		return err
 	}

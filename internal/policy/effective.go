@@ -298,3 +298,16 @@ func DecodeEffective(b []byte) (Effective, error) {
 	}
 	return e, nil
 }
+
+// ProjectOf is the project that a record is about. It says nothing of what was accepted:
+// a record of another version, or with more than this corral knows, has one too.
+func ProjectOf(b []byte) (string, error) {
+	var written struct{ Project string }
+	if err := json.Unmarshal(b, &written); err != nil {
+		return "", err
+	}
+	if written.Project == "" {
+		return "", errors.New("the record names none")
+	}
+	return written.Project, nil
+}
