@@ -23,14 +23,14 @@ func (a *app) alone(ctx context.Context, e *engine.Engine, file string, more ...
 	defer cancel()
 	home, err := state.Home()
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, &unkept{err}
 	}
 	if members, err = e.Members(ctx, file); err != nil {
 		return nil, nil, err
 	}
 	ids, err := known(home, file)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, &unkept{err}
 	}
 	ids = slices.Concat(ids, sandboxes(members), more)
 	slices.Sort(ids) // everybody takes them in the same order
@@ -44,6 +44,9 @@ func (a *app) alone(ctx context.Context, e *engine.Engine, file string, more ...
 		l, err := state.Wait(ctx, home, id, func() { a.sayf("waiting for another corral that is busy with %s", id) })
 		if err != nil {
 			unlock()
+			if !errors.Is(err, state.ErrLocked) {
+				err = &unkept{err}
+			}
 			return nil, nil, err
 		}
 		locks = append(locks, l)
@@ -54,6 +57,11 @@ func (a *app) alone(ctx context.Context, e *engine.Engine, file string, more ...
 	}
 	return members, unlock, nil
 }
+
+// unkept is what is kept of a sandbox and cannot be read or written.
+type unkept struct{ error }
+
+func (u *unkept) Unwrap() error { return u.error }
 
 // known are the sandboxes that a policy file has had, by what corral keeps of
 // them.

@@ -50,11 +50,12 @@ func (a *app) takeDown(ctx context.Context, purge bool) error {
 	if err != nil {
 		return err
 	}
-	is, err := wanted(file)
-	if err != nil {
-		return err
-	}
+	// What is kept may be what is wrong. That keeps nobody from ending what runs.
+	is, kept := wanted(file)
 	if purge {
+		if kept != nil {
+			return exit.Failedf("corral down alone ends what runs", "what is to be purged cannot be read: %w", kept)
+		}
 		switch goes, err := a.mayPurge(ctx, file, members); {
 		case err != nil:
 			return err
@@ -71,22 +72,23 @@ func (a *app) takeDown(ctx context.Context, purge bool) error {
 	// A corral up that is busy with it would bring back what goes; a corral run
 	// holds the lock for as long as it lives.
 	if is && len(members) == 0 || slices.ContainsFunc(members, func(m engine.Member) bool { return m.Purpose == engine.PurposeDaemon }) {
-		var unlock func()
-		alone = true
-		if members, unlock, err = a.alone(ctx, e, file); err != nil {
+		switch now, unlock, err := a.alone(ctx, e, file); {
+		case errors.As(err, new(*unkept)):
+			kept = errors.Join(kept, err)
+		case err != nil:
 			return err
+		default:
+			alone, members = true, now
+			defer unlock()
 		}
-		defer unlock()
 	}
-	if notYours(is, members) {
+	if kept == nil && notYours(is, members) {
 		a.sayf("%s", notYoursNote)
 	}
-	if err := unwanted(file); err != nil {
-		return err
-	}
+	kept = errors.Join(kept, unwanted(file))
 	a.stopUnits(ctx, file)
 	if err := errors.Join(e.Down(ctx, members), e.SweepTools(ctx)); err != nil {
-		return err
+		return errors.Join(err, kept)
 	}
 	ids := sandboxes(members)
 	for _, id := range ids {
@@ -97,12 +99,10 @@ func (a *app) takeDown(ctx context.Context, purge bool) error {
 			}
 		}
 		showFindings(a.err, id, findings, err)
-		if err := keepBaseline(id, nil); err != nil {
-			return err
-		}
+		kept = errors.Join(kept, keepBaseline(id, nil))
 		fmt.Fprintf(a.err, "corral: %s is down\n", id)
 	}
-	if purge && !alone { // a corral run has lost its agent, and ends
+	if purge && kept == nil && !alone { // a corral run has lost its agent, and ends
 		left, unlock, err := a.alone(ctx, e, file)
 		if err != nil {
 			return err
@@ -113,16 +113,37 @@ func (a *app) takeDown(ctx context.Context, purge bool) error {
 		}
 		alone = true
 	}
-	if err := a.tellUntold(ctx, file, notTold, alone); err != nil {
-		return err
-	}
-	if purge {
+	kept = errors.Join(kept, a.tellUntold(ctx, file, notTold, alone))
+	switch {
+	case kept != nil && len(ids) == 0:
+		return exit.Failedf("mend that, then corral down once more", "nothing of %s is up, and what is kept of it cannot be read or written: %w", file, once(kept))
+	case kept != nil:
+		return exit.Failedf("mend that, then corral down once more: until then a corral up --watch of yours may bring it up again, and what changed may be told twice or not at all",
+			"what ran is ended, but what is kept of it cannot be read or written: %w", once(kept))
+	case purge:
 		return a.purge(ctx, e, file, ids)
 	}
 	if len(ids) == 0 {
 		fmt.Fprintf(a.err, "corral: nothing of %s is up\n", printable.Escape(file))
 	}
 	return nil
+}
+
+// once is an error of several parts without those that say the same.
+func once(err error) error {
+	var parts []error
+	var each func(error)
+	each = func(err error) {
+		if joined, is := err.(interface{ Unwrap() []error }); is {
+			for _, part := range joined.Unwrap() {
+				each(part)
+			}
+		} else if !slices.ContainsFunc(parts, func(p error) bool { return p.Error() == err.Error() }) {
+			parts = append(parts, err)
+		}
+	}
+	each(err)
+	return errors.Join(parts...)
 }
 
 // mayPurge asks whether all that is kept of a policy file's sandboxes may go. It is

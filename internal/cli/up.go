@@ -432,11 +432,12 @@ func (h *healing) look(ctx context.Context, members []engine.Member) error {
 			}
 		}
 	}
+	members, err := h.renamed(ctx, slices.DeleteFunc(members, func(m engine.Member) bool { return m.Sandbox != h.project.id() }))
+	if err != nil {
+		return err
+	}
 	var paused []engine.Member
 	for i, m := range members {
-		if m.Sandbox != h.project.id() {
-			continue
-		}
 		if m.State == "paused" {
 			h.sayf("%s was paused: it goes on", spoken(m))
 			paused = append(paused, m)
@@ -450,6 +451,39 @@ func (h *healing) look(ctx context.Context, members []engine.Member) error {
 		}
 	}
 	return h.engine.Resume(ctx, paused)
+}
+
+// renamed gives what somebody renamed its name again, without which it would be lost
+// once its other half is gone. Where another of the sandbox has that name by now, that
+// one stays.
+func (h *healing) renamed(ctx context.Context, members []engine.Member) ([]engine.Member, error) {
+	var out []engine.Member
+	for _, m := range members {
+		if m.Name == m.MadeAs() {
+			out = append(out, m)
+			continue
+		}
+		taken, err := h.engine.Rename(ctx, m)
+		switch {
+		case err != nil:
+			return nil, err
+		case !taken:
+			h.sayf("%s had another name (%s): it has its own again", spoken(m), m.Name)
+			m.Name = m.MadeAs()
+			out = append(out, m)
+			continue
+		case !slices.ContainsFunc(members, func(other engine.Member) bool { return other.Name == m.MadeAs() }):
+			return nil, exit.Failedf("docker rename "+m.MadeAs()+" NAME gives that one another", "%s has another name (%s), and what is not of this sandbox has its own", spoken(m), m.Name)
+		}
+		if err := h.mayEnd(ctx, m, "it is a second one"); err != nil {
+			return nil, err
+		}
+		h.sayf("%s is a second %s: it ends", m.Name, spoken(m))
+		if err := h.engine.Down(ctx, []engine.Member{m}); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
 }
 
 // anew replaces the gate, with everything that is behind it, for a reason that

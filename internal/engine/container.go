@@ -80,13 +80,57 @@ const mark = "corral-"
 // ours are the containers that corral made and that have a label, which may
 // be NAME or NAME=VALUE.
 func (e *Engine) ours(ctx context.Context, label string) ([]container.Summary, error) {
+	list, err := e.labelled(ctx, label)
+	if err != nil || !slices.ContainsFunc(list, func(c container.Summary) bool { return !marked(c) }) {
+		return list, err
+	}
+	all, err := e.labelled(ctx, labelSandbox)
+	return slices.DeleteFunc(list, func(c container.Summary) bool { return !marked(c) && !renamed(c, all) }), err
+}
+
+func (e *Engine) labelled(ctx context.Context, label string) ([]container.Summary, error) {
 	list, err := e.api.ContainerList(ctx, container.ListOptions{All: true, Filters: filters.NewArgs(filters.Arg("label", label))})
 	if err != nil {
 		return nil, fmt.Errorf("containers: %w", err)
 	}
-	return slices.DeleteFunc(list, func(c container.Summary) bool {
-		return !slices.ContainsFunc(c.Names, func(name string) bool { return strings.HasPrefix(name, "/"+mark) })
-	}), nil
+	return list, nil
+}
+
+func marked(c container.Summary) bool {
+	return slices.ContainsFunc(c.Names, func(name string) bool { return strings.HasPrefix(name, "/"+mark) })
+}
+
+// renamed reports whether somebody gave a part of a sandbox another name: it is a
+// service and its gate that share a network namespace, and the other of the two has its
+// name still. Who joins whom is said by those who may use the engine, too.
+func renamed(c container.Summary, all []container.Summary) bool {
+	return slices.ContainsFunc(all, func(other container.Summary) bool {
+		return marked(other) && other.Labels[labelSandbox] == c.Labels[labelSandbox] && (joins(c, other) || joins(other, c))
+	})
+}
+
+func joins(service, gate container.Summary) bool {
+	return service.Labels[labelRole] == RoleService && gate.Labels[labelRole] == RoleGate &&
+		service.HostConfig.NetworkMode == "container:"+gate.ID
+}
+
+// MadeAs is the name that corral made a container by.
+func (m Member) MadeAs() string {
+	if m.Role == RoleGate {
+		return render.GateContainer(m.Sandbox, m.Service)
+	}
+	return render.Container(m.Sandbox, m.Service)
+}
+
+// Rename gives a container back the name that corral made it by, unless another has it.
+func (e *Engine) Rename(ctx context.Context, m Member) (taken bool, err error) {
+	switch err := e.api.ContainerRename(ctx, m.ID, m.MadeAs()); {
+	case errdefs.IsConflict(err):
+		return true, nil
+	case err != nil:
+		return false, fmt.Errorf("container %s: %w", m.Name, err)
+	}
+	return false, nil
 }
 
 // Mislabelled is a container with a name of corral's and a label that corral never
