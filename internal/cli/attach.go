@@ -117,6 +117,10 @@ func (a *app) sit(ctx context.Context, name, flag string, input bool) error {
 		return exit.Failedf("corral attach comes back to it; corral logs -f is what may wait for a reader", "nobody took what %s writes, and it would have had to wait: the session was left, and it runs on", name)
 	case errors.Is(err, engine.ErrTakenDown):
 		return exit.Failedf("corral status says how it is now", "%s was taken down, or made anew by a corral up", name)
+	case errors.Is(err, engine.ErrRestarted):
+		return exit.Failedf("corral attach comes back to it", "%s was ended and started again by somebody, as docker restart does", name)
+	case errors.Is(err, engine.ErrLost):
+		return exit.Failedf("corral attach comes back to it, corral status says how it is", "%s: %w", name, err)
 	case err != nil:
 		return err
 	}

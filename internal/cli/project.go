@@ -55,6 +55,7 @@ func (a *app) load() (*project, error) {
 	if err != nil {
 		return nil, err
 	}
+	a.located(dir)
 	person, err := who(dir)
 	if err != nil {
 		return nil, err
@@ -149,11 +150,19 @@ func (a *app) find() (file, dir string, err error) {
 	if strings.ContainsFunc(dir+file, unicode.IsControl) {
 		return "", "", exit.Invalidf("no file that lists paths could name it: rename it", "the path %q holds a control character", dir)
 	}
-	// Somebody in a subdirectory may not know how much they are about to hand over.
-	if here, err := filepath.EvalSymlinks(start); !a.quiet && (a.policy != "" || err != nil || here != dir) {
+	return file, dir, nil
+}
+
+// located says which project it is about, unless that is where one stands: somebody in a
+// subdirectory may not know how much they are about to hand over, or to end.
+func (a *app) located(dir string) {
+	start, err := os.Getwd()
+	if err == nil {
+		start, err = filepath.EvalSymlinks(start)
+	}
+	if !a.quiet && (a.policy != "" || err != nil || start != dir) {
 		fmt.Fprintf(a.err, "corral: project directory %s\n", printable.Escape(dir))
 	}
-	return file, dir, nil
 }
 
 // isThere refuses a --project that is no directory, if there is one.
@@ -174,12 +183,24 @@ func isThere(project string) error {
 }
 
 // governed is the policy file of what is up here: the one that find finds, or
-// one nearer that a sandbox was made from and that is gone since.
-func (a *app) governed(ctx context.Context, e *engine.Engine) (string, error) {
-	file, _, err := a.find()
+// one nearer that a sandbox was made from and that is gone since. It says in which
+// directory, unless a policy is named: then what is up of it may be of any.
+func (a *app) governed(ctx context.Context, e *engine.Engine) (file string, err error) {
+	found, dir, err := a.find()
 	if a.policy != "" {
-		return file, err
+		return found, err
 	}
+	if file, err = a.nearest(ctx, e, found, err); file != found {
+		dir = filepath.Dir(file)
+	}
+	if err == nil {
+		a.located(dir)
+	}
+	return file, err
+}
+
+// nearest is governed where no policy is named; file and err are what find says.
+func (a *app) nearest(ctx context.Context, e *engine.Engine, file string, err error) (string, error) {
 	members, listErr := e.Members(ctx, "")
 	dir, pathErr := filepath.Abs(cmp.Or(a.project, "."))
 	if pathErr == nil {

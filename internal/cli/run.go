@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/corral-sandbox/corral/internal/engine"
 	"github.com/corral-sandbox/corral/internal/exit"
@@ -132,8 +133,12 @@ func (a *app) guard(ctx context.Context, e *engine.Engine, g *engine.Gate, servi
 const sane = "\x1b7\x1b[?1049l\r\x1b[!p\x1b[0m" + "\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?2004l\x1b[?1004l\x1b[?25h"
 
 // restore does so, where corral may write such things. It paints nothing, so NO_COLOR
-// says nothing of it.
+// says nothing of it. What the agent asked of the terminal and was answered late is not
+// left for the person's shell to take for what they typed.
 func (a *app) restore() {
+	if f, is := a.in.(*os.File); is {
+		_ = unix.IoctlSetInt(int(f.Fd()), unix.TCFLSH, unix.TCIFLUSH)
+	}
 	if terminal(a.err) && os.Getenv("TERM") != "dumb" {
 		fmt.Fprint(a.err, sane)
 	}

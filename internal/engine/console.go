@@ -15,7 +15,6 @@ import (
 	"github.com/docker/docker/api/types"
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/pkg/stdcopy"
-	keys "github.com/moby/term"
 	"golang.org/x/term"
 
 	"github.com/corral-sandbox/corral/internal/exit"
@@ -33,6 +32,12 @@ var ErrLeft = errors.New("left the console")
 // ErrStalled is a console whose terminal took nothing any more, for longer than there is
 // room for what comes. The service goes on: an engine would make it wait.
 var ErrStalled = errors.New("the terminal takes nothing any more")
+
+// ErrRestarted is a console of a service that somebody ended and started again.
+var ErrRestarted = errors.New("it was ended and started again")
+
+// ErrLost is a console that ended without the service.
+var ErrLost = errors.New("the console was lost, the service goes on")
 
 const (
 	// stallRoom is how much is kept for a terminal that takes nothing.
@@ -212,12 +217,12 @@ func (e *Engine) Console(ctx context.Context, id string, c Console, stdin io.Rea
 	}
 	if c.Input && got.Config.OpenStdin {
 		if len(c.Leave) > 0 {
-			stdin = keys.NewEscapeProxy(stdin, c.Leave)
+			stdin = newLeaver(stdin, c.Leave)
 		}
 		go func() {
 			// A standard input that ends is nobody who leaves: whoever pipes a question in
 			// waits for the answer.
-			if _, err := io.Copy(conn.Conn, stdin); errors.As(err, new(keys.EscapeError)) {
+			if _, err := io.Copy(conn.Conn, stdin); errors.Is(err, ErrLeft) {
 				leave(ErrLeft)
 			}
 		}()
@@ -247,7 +252,7 @@ func (e *Engine) Console(ctx context.Context, id string, c Console, stdin io.Rea
 			if ctx.Err() != nil {
 				return -1, context.Cause(ctx)
 			}
-			return e.consoleOutcome(ctx, id, err)
+			return e.consoleOutcome(ctx, id, got.State.StartedAt, err)
 		case <-ctx.Done():
 			return -1, context.Cause(ctx)
 		case <-resized:
@@ -277,21 +282,23 @@ func (e *Engine) sizeConsole(ctx context.Context, id string, stdout io.Writer, m
 	return e.api.ContainerResize(ctx, id, container.ResizeOptions{Width: uint(width), Height: uint(height + more)}) == nil
 }
 
-// consoleOutcome is what became of a service whose output has ended. The engine may
-// need a moment to notice what was seen already.
-func (e *Engine) consoleOutcome(ctx context.Context, id string, seen error) (int, error) {
+// consoleOutcome is what became of a service that was started then and whose output has
+// ended. The engine may need a moment to notice what was seen already.
+func (e *Engine) consoleOutcome(ctx context.Context, id, started string, seen error) (int, error) {
 	for until := time.Now().Add(settle); ; time.Sleep(settleAsk) {
 		state, known := e.stateOf(context.WithoutCancel(ctx), id)
 		switch late := time.Now().After(until); {
 		case known && (state.Status == "" || state.Status == container.StateRemoving || state.Status == container.StateDead):
 			return -1, ErrTakenDown
+		case known && state.Status == container.StateRunning && state.StartedAt != started:
+			return -1, ErrRestarted
 		case known && state.Status == container.StateExited && (late || state.ExitCode != killed && state.ExitCode != asked):
 			// Whoever takes it down ends it first.
 			return state.ExitCode, nil
 		case late && seen != nil:
-			return -1, fmt.Errorf("the console was lost, the service goes on: %w", seen)
+			return -1, fmt.Errorf("%w: %w", ErrLost, seen)
 		case late:
-			return -1, errors.New("the console was lost, the service goes on")
+			return -1, ErrLost
 		}
 	}
 }
