@@ -43,14 +43,13 @@ func (a *app) accept(ctx context.Context, p *project) error {
 	case !pending.asks(): // what is taken away now is not given back without a question
 		return a.record(p)
 	}
+	if a.unasked { // it is not shown at every look
+		return exit.Invalidf("corral up by hand shows it, and asks", "%s: %s", p.policy.File, pending.reason())
+	}
 	a.question(ctx, p, pending)
 	if !a.yes {
 		if !terminal(a.in) || !terminal(a.err) {
-			hint := "read it, then say --accept; or start it at a terminal, where corral asks"
-			if a.unasked {
-				hint = "corral up by hand shows it, and asks"
-			}
-			return exit.Invalidf(hint, "%s: %s", p.policy.File, pending.reason())
+			return exit.Invalidf("read it, then say --accept; or start it at a terminal, where corral asks", "%s: not accepted, and nobody can be asked here", p.policy.File)
 		}
 		yes, err := a.ask(ctx, "Accept it? [y/N] ")
 		if err != nil {

@@ -95,7 +95,7 @@ func unwanted(file string) error {
 	}
 	ids, err := known(home, file)
 	for _, id := range ids {
-		err = errors.Join(err, state.SetWanted(home, id, false))
+		err = errors.Join(err, state.SetWanted(home, id, false), state.SetHealed(home, id, nil))
 	}
 	return err
 }

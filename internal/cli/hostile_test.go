@@ -13,6 +13,7 @@ import (
 	"github.com/corral-sandbox/corral/internal/printable"
 	"github.com/corral-sandbox/corral/internal/report"
 	"github.com/corral-sandbox/corral/internal/spec"
+	"github.com/corral-sandbox/corral/internal/state"
 )
 
 // spoil puts text into every string below v, in lists of one, and into the zones
@@ -84,12 +85,12 @@ func TestNothingHostileIsShown(t *testing.T) {
 				health.Gate = &gate
 				other := spoilt[engine.Health](text)
 				other.Gate = nil
-				return (&app{out: w, err: w}).showStatus(statusReport{Sandbox: text, Services: []engine.Health{health, other}, Relays: []engine.RelayHealth{spoilt[engine.RelayHealth](text)}, Unbound: true, Changed: true}, false)
+				return (&app{out: w, err: w}).showStatus(statusReport{Sandbox: text, Services: []engine.Health{health, other}, Relays: []engine.RelayHealth{spoilt[engine.RelayHealth](text)}, Unbound: true, Changed: true, Healed: &state.Heals{MadeAnew: 2, StartedAgain: 1, Why: text}}, false)
 			},
 			"status --json": func(w *strings.Builder) error {
 				health := spoilt[engine.Health](text)
 				health.Gate = &gate
-				return (&app{out: w, err: w}).showStatus(statusReport{Sandbox: text, Services: []engine.Health{health}}, true)
+				return (&app{out: w, err: w}).showStatus(statusReport{Sandbox: text, Services: []engine.Health{health}, Healed: &state.Heals{Why: text}}, true)
 			},
 			"ps": func(w *strings.Builder) error {
 				return (&app{out: w, err: w}).showSandboxes(sandboxList{Sandboxes: []sandboxUp{spoilt[sandboxUp](text)}}, false, noon)

@@ -70,8 +70,13 @@ func (a *app) runAgent(ctx context.Context, p *project, e *engine.Engine, args [
 	}
 	a.timings.lap("first look at the repositories")
 	lost := a.guard(ctx, e, g, id, t.TTY)
+	seen := a.timeHandover(ctx, e, id)
 	code, err := e.Attach(ctx, id, t, a.in, a.out, a.err)
-	a.timings.lap("handover and agent, to its end")
+	if seen() {
+		a.timings.lap("agent, to its end")
+	} else {
+		a.timings.lap("handover and agent, to its end")
+	}
 	if t.TTY {
 		a.restore()
 	}
@@ -94,6 +99,28 @@ func (a *app) runAgent(ctx context.Context, p *project, e *engine.Engine, args [
 		return exit.Status(code)
 	}
 	return nil
+}
+
+// timeHandover takes the time of the handover of a service that is about to be started,
+// if somebody asked for times. The result ends that, and says whether it was seen: one
+// whose agent ends at once may not be.
+func (a *app) timeHandover(ctx context.Context, e *engine.Engine, service string) (seen func() bool) {
+	if a.timings == nil {
+		return func() bool { return false }
+	}
+	ctx, stop := context.WithCancel(ctx)
+	done := make(chan bool, 1)
+	go func() {
+		over := e.SeeHandover(ctx, service)
+		if over {
+			a.timings.lap(engine.HandoverStep)
+		}
+		done <- over
+	}()
+	return func() bool {
+		stop()
+		return <-done
+	}
 }
 
 // guard watches the gate of a run. If that is lost, it says so at once and ends

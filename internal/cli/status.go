@@ -16,6 +16,7 @@ import (
 	"github.com/corral-sandbox/corral/internal/policy"
 	"github.com/corral-sandbox/corral/internal/printable"
 	"github.com/corral-sandbox/corral/internal/spec"
+	"github.com/corral-sandbox/corral/internal/state"
 	"github.com/corral-sandbox/corral/internal/wayback"
 )
 
@@ -82,6 +83,9 @@ func (a *app) observe(ctx context.Context) (statusReport, error) {
 		return r, err
 	}
 	r.Well = !r.Unbound && !r.NetworkGone && len(allUnwell(r.Services, r.Relays, r.ImagesGone)) == 0
+	if r.Healed, err = mended(r.Sandbox); err != nil {
+		a.sayf("how often it was mended cannot be told: %v", err)
+	}
 	r.findings, r.blind = changedSince(ctx, r.Sandbox)
 	if r.blind != nil {
 		r.Well, r.Blind = false, printable.Escape(r.blind.Error())
@@ -150,6 +154,9 @@ type statusReport struct {
 	// has no read-only bind over it any more.
 	Unbound  bool            `json:"policy_unbound"`
 	Services []engine.Health `json:"services"`
+	// Healed is what corral up, or a watch, mended of an always-on sandbox since it was up
+	// first, if anything.
+	Healed *state.Heals `json:"healed,omitempty"`
 	// Unit is what corral enable made, if it did.
 	Unit *unitReport `json:"unit,omitempty"`
 	// Relays carry what the policy opens of the host's loopback.
@@ -223,6 +230,9 @@ func (a *app) showStatus(r statusReport, asJSON bool) error {
 		fmt.Fprintf(w, "%s: %s\n", cell(h.Service), cut(printable.Escape(h.State), mostState))
 		for _, row := range serviceRows(h, time.Now()) {
 			fmt.Fprintf(w, "  %s\n", strings.Join(row, "\t"))
+		}
+		if r.Healed != nil {
+			fmt.Fprintf(w, "  %s\n", strings.Join(healedRow(*r.Healed, time.Now()), "\t"))
 		}
 		if h.Gate != nil {
 			for _, row := range gateRows(*h.Gate) {
@@ -313,6 +323,33 @@ func upSince(h engine.Health, now time.Time) [][]string {
 		row = append(row, "started again, in a container of "+h.Made.Local().Format(time.DateTime))
 	}
 	return [][]string{row}
+}
+
+// mended is what was mended of a sandbox, nil if nothing was.
+func mended(sandbox string) (*state.Heals, error) {
+	home, err := state.Home()
+	if err != nil {
+		return nil, err
+	}
+	h, err := state.Healed(home, sandbox)
+	if err != nil || h == nil || h.MadeAnew+h.StartedAgain == 0 {
+		return nil, err
+	}
+	return h, nil
+}
+
+// healedRow says how often a service was mended, and why at last.
+func healedRow(h state.Heals, now time.Time) []string {
+	var times []string
+	for _, t := range []struct {
+		what string
+		n    int
+	}{{"made anew ", h.MadeAnew}, {"started again ", h.StartedAgain}} {
+		if t.n > 0 {
+			times = append(times, t.what+count(uint64(t.n)))
+		}
+	}
+	return []string{"mended", strings.Join(times, ", "), "last " + age(now.Sub(h.Last)) + " ago: " + cut(printable.Escape(h.Why), mostState)}
 }
 
 // age is a time as people say it.

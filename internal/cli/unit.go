@@ -71,6 +71,8 @@ func (u unit) text() string {
 	line("RestartSec=%d", int(tryAgain.Seconds()))
 	line("# A policy that is invalid, or grants more than was accepted: that takes a person.")
 	line("RestartPreventExitStatus=%d", exit.Invalid)
+	line("# A stop while it comes up for the first time.")
+	line("SuccessExitStatus=%d", exit.Interrupted)
 	line("# A stop asks the watch alone, which brings what it began to its end. The sandbox")
 	line("# stays up.")
 	line("KillMode=mixed")

@@ -142,6 +142,9 @@ func TestUnitLimits(t *testing.T) {
 	if got, most := number("TimeoutStopSec"), int((healGrace + farewell).Seconds()); got <= most {
 		t.Errorf("a stop waits %d s, and a watch may take %d", got, most)
 	}
+	if number("SuccessExitStatus") != exit.Interrupted {
+		t.Error("a stop while it comes up would leave it failed")
+	}
 	if number("RestartPreventExitStatus") != exit.Invalid {
 		t.Error("what is invalid is tried again")
 	}

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -252,6 +253,9 @@ func (a *app) heal(ctx context.Context, e *engine.Engine, p *project, members []
 	var err error
 	if h.guests, err = host.FindGuests(); err == nil {
 		err = h.heal(ctx, members)
+	}
+	if err == nil { // from now on it counts
+		h.keepCount(func(done *state.Heals) bool { return done == nil })
 	}
 	return h, err
 }
@@ -511,6 +515,9 @@ func (h *healing) anew(ctx context.Context, why string) error {
 	if why != "" {
 		h.sayf("the gate is made anew (%s)%s", why, h.ends())
 	}
+	if h.was {
+		h.count(false, cmp.Or(why, "all of it was gone"))
+	}
 	older := h.onRecord()
 	var there []engine.Member
 	for _, m := range []engine.Member{h.service, h.gate} {
@@ -653,6 +660,7 @@ func (h *healing) serve(ctx context.Context, now *engine.Gate, status spec.GateS
 		ended = ": what ran there was ended"
 	}
 	h.sayf("%s is made anew (%s)%s", now.Plan.Services[0].Name, why, ended)
+	h.count(false, why)
 	older := h.onRecord()
 	if h.service.ID != "" {
 		if err := h.engine.Retire(ctx, h.service); err != nil {
@@ -694,8 +702,50 @@ func serviceWrong(s engine.Member, differs []string, instance string, unbound bo
 // again starts a service that has ended, as it was. What it changed so far that
 // this machine would execute stays to be told.
 func (h *healing) again(ctx context.Context) error {
-	h.sayf("%s is started again (%s)", h.service.Service, cmp.Or(h.engine.WhyEnded(ctx, h.service), "it ended"))
+	why := cmp.Or(h.engine.WhyEnded(ctx, h.service), "it ended")
+	h.sayf("%s is started again (%s)", h.service.Service, why)
+	h.count(true, why)
 	return h.started(ctx, h.service.ID, h.engine.Begin(ctx, h.service.ID))
+}
+
+// count keeps how often that was done to what was up before, for status. What cannot be
+// kept is told, and keeps nothing down.
+func (h *healing) count(again bool, why string) {
+	h.keepCount(func(done *state.Heals) bool {
+		switch {
+		case done == nil: // it was not up yet
+			return false
+		case again:
+			done.StartedAgain++
+		default:
+			done.MadeAnew++
+		}
+		done.Last, done.Why = time.Now().UTC(), why
+		return true
+	})
+}
+
+// keepCount keeps the count as change leaves it, if that says so.
+func (h *healing) keepCount(change func(*state.Heals) bool) {
+	home, err := state.Home()
+	if err != nil {
+		h.app.sayf("how often it was mended cannot be kept: %v", err)
+		return
+	}
+	done, err := state.Healed(home, h.project.id())
+	if err != nil {
+		h.app.sayf("how often it was mended cannot be read, and counts anew: %v", err)
+		done = &state.Heals{}
+	}
+	if !change(done) && err == nil {
+		return
+	}
+	if done == nil {
+		done = &state.Heals{}
+	}
+	if err := state.SetHealed(home, h.project.id(), done); err != nil {
+		h.app.sayf("how often it was mended cannot be kept: %v", err)
+	}
 }
 
 // begin starts a new service after the first look at what it may change, or

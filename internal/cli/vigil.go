@@ -277,6 +277,8 @@ func (v *vigil) end(ctx context.Context) error {
 	switch err := v.well(ctx); {
 	case errors.Is(err, errDown):
 		v.sayf("%s was taken down", v.sandbox)
+	case err != nil && v.passing != nil: // it waited for it, and was asked to wait no more
+		v.sayf("%s is not tried any more, and is not up: %v", v.sandbox, err)
 	case err != nil:
 		return exit.Failedf("corral up heals it", "%s is not watched any more, and is not well: %w", v.sandbox, err)
 	default:

@@ -266,8 +266,25 @@ func TestVigilBegins(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) { // a signal is no error of what was tried
 		ctx, cancel := context.WithCancel(t.Context())
-		v, _ := fake([]func(context.Context) (healed, error){func(context.Context) (healed, error) { cancel(); return healed{}, invalid }}, away)
+		v, said := fake([]func(context.Context) (healed, error){func(context.Context) (healed, error) { cancel(); return healed{}, invalid }}, away)
 		v.passing = passes
+		if err := v.keep(ctx, nil); err != nil || (*said)[len(*said)-1] != "s is not tried any more, and is not up: no engine" {
+			t.Errorf("ended: %v, said %q", err, *said)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) { // nor is one while it waits: a stop is what was asked for
+		ctx, cancel := context.WithCancel(t.Context())
+		v, said := fake([]func(context.Context) (healed, error){gives(healed{}, away), gives(healed{}, away), gives(healed{}, away)}, away)
+		v.passing = passes
+		time.AfterFunc(healFirst+time.Second, cancel)
+		if err := v.keep(ctx, nil); err != nil || (*said)[len(*said)-1] != "s is not tried any more, and is not up: no engine" {
+			t.Errorf("ended: %v, said %q", err, *said)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) { // one that was up, and is not well, is told
+		ctx, cancel := context.WithCancel(t.Context())
+		v, _ := fake(nil, away)
+		time.AfterFunc(time.Second, cancel)
 		if err := v.keep(ctx, nil); err == nil || !strings.Contains(err.Error(), "is not well: no engine") {
 			t.Errorf("ended: %v", err)
 		}

@@ -81,10 +81,15 @@ const mark = "corral-"
 // be NAME or NAME=VALUE.
 func (e *Engine) ours(ctx context.Context, label string) ([]container.Summary, error) {
 	list, err := e.labelled(ctx, label)
-	if err != nil || !slices.ContainsFunc(list, func(c container.Summary) bool { return !marked(c) }) {
-		return list, err
+	if err != nil {
+		return nil, err
 	}
-	all, err := e.labelled(ctx, labelSandbox)
+	var all []container.Summary
+	if slices.ContainsFunc(list, func(c container.Summary) bool {
+		return !marked(c) && slices.Contains([]string{RoleService, RoleGate}, c.Labels[labelRole])
+	}) {
+		all, err = e.labelled(ctx, labelSandbox)
+	}
 	return slices.DeleteFunc(list, func(c container.Summary) bool { return !marked(c) && !renamed(c, all) }), err
 }
 

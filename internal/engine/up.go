@@ -38,10 +38,13 @@ func (e *Engine) Begin(ctx context.Context, id string) error {
 	defer e.waiting("waiting for the handover")()
 	err := e.Begun(ctx, id)
 	if err == nil {
-		e.lap("handover, to the harness's start")
+		e.lap(HandoverStep)
 	}
 	return err
 }
+
+// HandoverStep is what the time of a handover is of.
+const HandoverStep = "handover, to the harness's start"
 
 // ErrHandover is a service that was started and whose harness does not run yet.
 var ErrHandover = fmt.Errorf("its handover was not over within %v", beginWithin)
@@ -70,6 +73,30 @@ func (e *Engine) Begun(ctx context.Context, id string) error {
 		case <-look.C:
 		case <-ctx.Done():
 			return context.Cause(ctx)
+		}
+	}
+}
+
+// SeeHandover waits until the handover of a service that somebody else starts is over and
+// the harness runs. It is false if the service ended before that was seen, or ctx did.
+func (e *Engine) SeeHandover(ctx context.Context, id string) bool {
+	look := time.NewTicker(beginLook)
+	defer look.Stop()
+	for {
+		got, err := e.api.ContainerInspect(ctx, id)
+		switch {
+		case err != nil:
+			return false
+		case got.State.Status == container.StateCreated:
+		case !got.State.Running:
+			return false
+		case e.handedOver(ctx, id, got.State.Pid):
+			return true
+		}
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return false
 		}
 	}
 }

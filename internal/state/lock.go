@@ -72,7 +72,7 @@ func Attach(home, sandbox string) (leave func(), err error) {
 func unwritten(dir string) {
 	entries, _ := os.ReadDir(dir) // what cannot be read now is harmless
 	for _, e := range entries {
-		for _, record := range []string{wanted, baseline} {
+		for _, record := range []string{wanted, baseline, heals} {
 			if strings.HasPrefix(e.Name(), temporary(record)) {
 				_ = os.Remove(filepath.Join(dir, e.Name()))
 			}

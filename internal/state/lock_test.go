@@ -107,7 +107,7 @@ func TestLockRemovesTheUnwritten(t *testing.T) {
 	}
 	unlock()
 	kept := []string{"accepted.json", ".accepted.json-1", "wanted", "wayback.json", ".other"}
-	for _, name := range append([]string{".wanted-1", ".wayback.json-22"}, kept...) {
+	for _, name := range append([]string{".wanted-1", ".wayback.json-22", ".heals.json-3"}, kept...) {
 		if err := os.WriteFile(filepath.Join(home, "a", name), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
