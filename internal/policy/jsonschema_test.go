@@ -27,6 +27,7 @@ type node struct {
 	AnyOf       []node          `json:"anyOf"`
 	Enum        []string        `json:"enum"`
 	Pattern     string          `json:"pattern"`
+	Wanted      string          `json:"patternErrorMessage"`
 	Default     any             `json:"default"`
 	Defs        map[string]node `json:"$defs"`
 	MaxItems    int             `json:"maxItems"`
@@ -98,7 +99,16 @@ func TestSchemaHasTheDecodersKeys(t *testing.T) {
 
 func TestSchemaDescribesEveryKey(t *testing.T) {
 	root := schemaRoot(t)
+	said := func(path string, n node) { // instead of the pattern itself, by editors that know it
+		if (n.Pattern == "") != (n.Wanted == "") {
+			t.Errorf("%s: pattern %q, and in words %q", path, n.Pattern, n.Wanted)
+		}
+	}
+	for name, d := range root.Defs {
+		said(name, d)
+	}
 	root.walk("", func(path string, n node) {
+		said(path, n)
 		for name, p := range n.Properties {
 			if p.Description == "" && root.Defs[strings.TrimPrefix(p.Ref, "#/$defs/")].Description == "" {
 				t.Errorf("%s has no description", join(path, name))
@@ -268,6 +278,42 @@ func TestSchemaMarksMistakes(t *testing.T) {
 			if err := s.Validate(asJSON(t, fmt.Appendf(nil, "profile: hermes\n%s\n", src))); (err == nil) != want {
 				t.Errorf("%s: %v", src, err)
 			}
+		}
+	}
+}
+
+// A mistake is marked once, in words that say what may stand there: an editor that tries
+// one shape after the other shows what is wrong with each.
+func TestSchemaSaysWhatMayStandThere(t *testing.T) {
+	s := compiled(t)
+	for src, want := range map[string]string{
+		"egress: {allow: [443]}":                                      "at '/egress/allow/0': got number, want string or object",
+		"egress: {allow: [[a.example]]}":                              "at '/egress/allow/0': got array, want string or object",
+		"egress: {allow: [a]}":                                        "at '/egress/allow/0': 'a' does not match pattern",
+		"egress: {allow: [{ports: [443]}]}":                           "at '/egress/allow/0': missing property 'domain'",
+		"egress: {allow: [{domain: a.example, port: 443}]}":           "at '/egress/allow/0': additional properties 'port' not allowed",
+		"egress: {allow: [{domain: a}]}":                              "at '/egress/allow/0/domain': 'a' does not match pattern",
+		"egress: {allow: [{domain: a.example, ports: 443}]}":          "at '/egress/allow/0/ports': got number, want string or array",
+		"egress: {allow: [{domain: a.example, ports: all}]}":          "at '/egress/allow/0/ports': 'all' does not match pattern '^any$'",
+		"egress: {allow: [{domain: a.example, ports: []}]}":           "at '/egress/allow/0/ports': minItems: got 0, want 1",
+		"egress: {allow: [{domain: a.example, ports: [443, https]}]}": "at '/egress/allow/0/ports/1': got string, want integer",
+		"egress: {allow: [{domain: a.example, private: 10.0.0.0/8}]}": "at '/egress/allow/0/private': got string, want boolean or array",
+		"egress: {allow: [{domain: a.example, private: [10.0.0.1]}]}": "at '/egress/allow/0/private/0': '10.0.0.1' does not match pattern",
+		"host_services: [8081]":                                       "at '/host_services/0': got number, want object",
+		"image: {packages: [git-]}":                                   "at '/image/packages/0': 'git-' does not match pattern",
+		"mode: demon":                                                 "at '/mode': value must be one of 'run', 'daemon'",
+		"mounts: {rw: ~/x}":                                           "at '/mounts/rw': got string, want array",
+		"profile_options: {shell: {command: sh}}":                     "at '/profile_options/shell/command': got string, want array",
+		"resources: {memory: 8}":                                      "at '/resources/memory': got number, want string",
+	} {
+		err := s.Validate(asJSON(t, fmt.Appendf(nil, "profile: hermes\n%s\n", src)))
+		if err == nil {
+			t.Errorf("%s: not marked", src)
+			continue
+		}
+		marks := regexp.MustCompile(`(?m)^\s*- (.*)$`).FindAllStringSubmatch(err.Error(), -1)
+		if len(marks) != 1 || !strings.HasPrefix(marks[0][1], want) {
+			t.Errorf("%s: %v, want %s", src, err, want)
 		}
 	}
 }
