@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/corral-sandbox/corral/internal/policy"
+	"github.com/corral-sandbox/corral/internal/profile"
 )
 
 // Whatever a policy holds, what is asked about is on the screen: no value pads
@@ -61,6 +62,32 @@ func TestPersonal(t *testing.T) {
 	} {
 		if got := personal(path, []string{"/nowhere", "/home/u"}); got != want {
 			t.Errorf("%s: %v", path, got)
+		}
+	}
+}
+
+// What nobody has accepted is told once: with all that it asks for to who may answer, and
+// in a line to a watch, which looks again and again.
+func TestThePolicyIsToldOnce(t *testing.T) {
+	t.Setenv("XDG_DATA_HOME", t.TempDir())
+	shell, err := profile.Load("shell")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pol, err := policy.Parse(policy.FileName, []byte("profile: shell\nname: x\nmode: daemon\nimage: {run: [make]}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, unasked := range []bool{false, true} {
+		var b bytes.Buffer
+		a := &app{in: strings.NewReader("y\n"), err: &b, unasked: unasked}
+		err := a.accept(t.Context(), &project{policy: pol, profile: shell})
+		if !invalid(err) {
+			t.Errorf("unasked %v: %v", unasked, err)
+		}
+		a.report(err)
+		if n := strings.Count(b.String(), "nobody has accepted this policy yet"); n != 1 || strings.Contains(b.String(), "image.run") == unasked {
+			t.Errorf("unasked %v: said %d times: %s", unasked, n, b.String())
 		}
 	}
 }
