@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/corral-sandbox/corral/internal/state"
 	"github.com/corral-sandbox/corral/test/lab"
 )
 
@@ -213,6 +214,68 @@ func TestUpAsksBeforeItEndsASession(t *testing.T) {
 	}
 }
 
+// What somebody starts again under who sits there is said to be that, with what to do.
+func TestAttachToWhatIsRestarted(t *testing.T) {
+	t.Parallel()
+	s := project(t, always("restarted", console))
+	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
+	s.must("up")
+	f, wait := s.onTerminal("attach")
+	f.await(t, "drawn 33 111")
+	docker(t, "restart", "--time", "5", s.agent())
+	f.await(t, "main was ended and started again by somebody, as docker restart does")
+	f.await(t, "hint: corral attach comes back to it")
+	if code := wait(); code != 1 {
+		t.Errorf("the agent: status %d: %q", code, f.seen.String())
+	}
+	f, wait = s.onTerminal("attach")
+	f.await(t, "drawn 33 111")
+	docker(t, "restart", "--time", "5", s.gate())
+	f.await(t, "the gate ended (")
+	f.await(t, "): the agent has no network any more until corral up makes both anew")
+	f.key(t, "\x10\x10\x11") // the first is the agent's
+	f.await(t, "main runs on")
+	if code := wait(); code != 0 {
+		t.Errorf("the gate: status %d: %q", code, f.seen.String())
+	}
+}
+
+// Whoever thinks about a question of corral up holds up nobody: other commands about the
+// same sandbox go their way meanwhile.
+func TestAnOpenQuestionHoldsUpNobody(t *testing.T) {
+	t.Parallel()
+	for name, more := range map[string]string{
+		"may it be ended": "resources: {pids: 300}\n",
+		"is it accepted":  "host_services: [{name: more, port: 9}]\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := project(t, always("asked", console))
+			s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
+			s.must("up")
+			f, wait := s.onTerminal("attach")
+			f.await(t, "drawn 33 111")
+			s.write("corral.yaml", always("asked", console)+more)
+			g, answered := s.onTerminal("up")
+			g.await(t, "[y/N]")
+			unlock, err := state.Lock(filepath.Join(s.home(), ".local/share/corral"), s.id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			unlock()
+			if r := s.corral("down"); r.code != 0 || strings.Contains(r.err, "waiting for another corral") {
+				t.Errorf("beside the question: %v", r)
+			}
+			f.await(t, "was taken down")
+			wait()
+			g.key(t, "n\r")
+			if code := answered(); code != 2 || len(s.containers()) > 0 {
+				t.Errorf("a no: status %d: %q", code, g.seen.String())
+			}
+		})
+	}
+}
+
 // Who sits at an agent and takes nothing does not make it stand still: the session is
 // left, and somebody else's, and corral down, go their way meanwhile.
 func TestAttachThatStalls(t *testing.T) {
@@ -295,10 +358,10 @@ func TestPolicyFromElsewhere(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	for _, command := range []string{"status", "logs", "down"} {
-		c := s.cmd(command, "--policy", policy)
+	for _, command := range []string{"status", "logs", "attach nobody", "down"} {
+		c := s.cmd(append(strings.Fields(command), "--policy", policy)...)
 		c.Dir = moved
-		if r := s.ended("", c); strings.Contains(r.err, "no such file") || command == "down" && r.code != 0 {
+		if r := s.ended("", c); strings.Contains(r.err, "no such file") || command == "down" && r.code != 0 || strings.Contains(r.err, "project directory") {
 			t.Errorf("%s: %v", command, r)
 		}
 	}

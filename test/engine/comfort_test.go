@@ -89,10 +89,49 @@ func TestTimings(t *testing.T) {
 	s.write("corral.yaml", nothing)
 	steps = []string{"policy read", "engine found", "policy accepted; secrets, hooks, state, shields", "image of the gate", "gate created", "gate started and closed",
 		"pins and rules in force", "self-check of the gate", "image of service main", "service main created", "first look at the repositories",
-		"handover and agent, to its end", "all of it removed", "in all"}
-	if got := lapsOf(s.must("run", "--accept", "--timings", "--", "true")); strings.Join(got, "|") != strings.Join(steps, "|") {
+		"handover, to the harness's start", "agent, to its end", "all of it removed", "in all"}
+	if got := lapsOf(s.must("run", "--accept", "--timings", "--", "sleep", "2")); strings.Join(got, "|") != strings.Join(steps, "|") {
 		t.Errorf("corral run --timings: %q", got)
 	}
+}
+
+// How often an always-on service was mended is said, and why at last, until it is taken
+// down.
+func TestStatusSaysWhatWasMended(t *testing.T) {
+	t.Parallel()
+	s := project(t, always("mended", forever))
+	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
+	says := func(what, want string) {
+		t.Helper()
+		r := s.must("status")
+		got := ""
+		if m := regexp.MustCompile(`(?m)^  mended +(.*)$`).FindStringSubmatch(r.out); m != nil {
+			got = regexp.MustCompile(` +last \d+s ago`).ReplaceAllString(m[1], "")
+		}
+		if got != want {
+			t.Errorf("%s: %q, want %q", what, got, want)
+		}
+	}
+	s.must("up")
+	s.must("up")
+	says("as it came up", "")
+	docker(t, "kill", s.agent())
+	s.must("up")
+	says("killed", "started again once: it was killed, status 137")
+	docker(t, "kill", s.agent())
+	s.must("up")
+	docker(t, "rm", "--force", s.gate())
+	s.must("up")
+	says("without its gate", "made anew once, started again 2 times: it is gone")
+	docker(t, "rm", "--force", s.gate(), s.agent())
+	s.must("up")
+	says("without either", "made anew 2 times, started again 2 times: all of it was gone")
+	if r := s.must("status", "--json"); !regexp.MustCompile(`"healed": \{\s+"made_anew": 2,\s+"started_again": 2,\s+"last": "20`).MatchString(r.out) {
+		t.Error(r)
+	}
+	s.must("down")
+	s.must("up")
+	says("after a corral down", "")
 }
 
 // lapsOf are the steps of which a command says how long they took.

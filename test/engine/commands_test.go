@@ -4,10 +4,14 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -384,5 +388,49 @@ func TestLogsOfWhatIsAlwaysOn(t *testing.T) {
 	}
 	if got := out.seen.String(); strings.Count(got, "first") != 3 {
 		t.Errorf("what was followed: %q", got)
+	}
+}
+
+// What is followed is followed on where the engine ends the reading, as it does where it
+// rotates what it keeps: nothing is lost by it, and nothing is said twice.
+func TestLogsFollowedBeyondTheEnginesEnd(t *testing.T) {
+	t.Parallel()
+	s := project(t, always("read-on", console))
+	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
+	s.must("up")
+	var readings atomic.Int64
+	address := between(t, filepath.Join(public(t), "engine.sock"), func(engine http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if strings.HasSuffix(r.URL.Path, "/logs") && readings.Add(1) <= 2 {
+				q := r.URL.Query()
+				q.Del("follow") // the engine gives what it has, and ends it
+				r.URL.RawQuery = q.Encode()
+			}
+			engine.ServeHTTP(w, r)
+		})
+	})
+	o := *s
+	o.env = append(slices.Clone(s.env), "DOCKER_HOST="+address)
+	c, f := o.begin(io.Discard, "logs", "-f")
+	f.await(t, "up 24 80\n")
+	for _, line := range []string{"one", "two", "three"} {
+		g, wait := s.onTerminal("attach")
+		g.key(t, line+"\r")
+		g.await(t, "heard <"+line+">")
+		g.key(t, "\x10\x11")
+		wait()
+		f.await(t, "heard <"+line+">")
+	}
+	if n := readings.Load(); n < 3 {
+		t.Errorf("the engine ended %d readings", n)
+	}
+	s.must("down")
+	if err := c.Wait(); err != nil {
+		t.Error(err)
+	}
+	for _, line := range []string{"up 24 80\n", "heard <one>", "heard <two>", "heard <three>"} {
+		if n := strings.Count(f.seen.String(), line); n != 1 {
+			t.Errorf("%q came %d times: %q", line, n, f.seen.String())
+		}
 	}
 }

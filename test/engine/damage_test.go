@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -344,5 +345,48 @@ func TestLostGateImage(t *testing.T) {
 	}
 	if r := x.corral("verify"); r.code != 0 {
 		t.Error(r)
+	}
+}
+
+// Where what corral keeps can be neither read nor written, corral down ends all that runs
+// all the same, and says what of it may not last.
+func TestDownWithoutWhatIsKept(t *testing.T) {
+	t.Parallel()
+	s := project(t, always("unkept", forever))
+	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
+	kept := filepath.Join(s.home(), ".local/share/corral")
+	of := filepath.Join(kept, s.id)
+	for _, damage := range []struct {
+		what       string
+		env        []string
+		dir        string
+		mode, well os.FileMode
+		says       string
+	}{
+		{what: "no home", env: []string{"HOME="}, says: "neither XDG_DATA_HOME nor HOME is set"},
+		{what: "a home that is elsewhere and closed", env: []string{"XDG_DATA_HOME=/root/none"}, says: "permission denied"},
+		{what: "read-only", dir: of, mode: 0o500, well: 0o700, says: "permission denied"},
+		{what: "unreadable", dir: kept, mode: 0o000, well: 0o700, says: "permission denied"},
+	} {
+		s.must("up")
+		if damage.dir != "" {
+			if err := os.Chmod(damage.dir, damage.mode); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r := s.with(damage.env, "down")
+		if left := s.containers(); r.code != 1 || !strings.Contains(r.err, "what ran is ended, but what is kept of it cannot be read or written: ") || !strings.Contains(r.err, damage.says) ||
+			!strings.Contains(r.err, "corral up --watch of yours may bring it up again") || len(left) > 0 {
+			t.Errorf("%s: left %v: %v", damage.what, left, r)
+		}
+		if r := s.with(damage.env, "down", "--purge", "--yes"); r.code != 1 {
+			t.Errorf("%s: purged: %v", damage.what, r)
+		}
+		if damage.dir != "" {
+			if err := os.Chmod(damage.dir, damage.well); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.must("down")
 	}
 }

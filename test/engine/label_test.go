@@ -3,10 +3,12 @@ package engine
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/corral-sandbox/corral/internal/testenv"
+	"github.com/corral-sandbox/corral/test/lab"
 )
 
 // A container has the labels of its image too, and whoever wrote that image had
@@ -75,4 +77,65 @@ func TestLabelsThatMakeNoSense(t *testing.T) {
 		})
 	}
 	end()
+}
+
+// What somebody gives another name is part of its sandbox still: corral up gives it its
+// own again and ends nothing, and corral down takes it away.
+func TestRenamed(t *testing.T) {
+	t.Parallel()
+	for _, what := range []string{"main", "gate"} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			s := project(t, always("renamed", forever))
+			s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
+			s.must("up")
+			made := map[string]string{"main": s.agent(), "gate": s.gate()}[what]
+			id, others := docker(t, "inspect", "--format", "{{.Id}}", made), "mine-"+s.id
+			both := s.containers()
+			docker(t, "rename", made, others)
+			if r := s.corral("status"); r.code != 0 {
+				t.Errorf("by another name: %v", r)
+			}
+			taker := docker(t, "create", "--name", made, testenv.BaseImage, "true")
+			if r := s.corral("up"); r.code != 1 || !strings.Contains(r.err, "hint: docker rename "+made) {
+				t.Errorf("somebody else's has the name: %v", r)
+			}
+			docker(t, "rm", taker)
+			if r := s.corral("up"); r.code != 0 || !strings.Contains(r.err, what+" had another name ("+others+"): it has its own again") {
+				t.Error(r)
+			}
+			if got := docker(t, "inspect", "--format", "{{.Id}}", made); got != id || !slices.Equal(s.containers(), both) {
+				t.Errorf("%s became %s, %v became %v", id, got, both, s.containers())
+			}
+			docker(t, "rename", made, others)
+			s.must("down")
+			if left := s.containers(); len(left) > 0 {
+				t.Errorf("left: %v", left)
+			}
+		})
+	}
+	t.Run("with a second one", func(t *testing.T) {
+		t.Parallel()
+		s := project(t, always("second", forever))
+		s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
+		s.must("up")
+		second := func() {
+			t.Helper()
+			docker(t, "rename", s.agent(), "mine-"+s.id)
+			docker(t, "run", "--detach", "--name", s.agent(), "--network", "container:"+s.gate(), "--label", "dev.corral.sandbox="+s.id, "--label", "dev.corral.role=service",
+				"--label", "dev.corral.service=main", "--label", "dev.corral.purpose=daemon", "--label", "dev.corral.policy-path="+s.dir+"/corral.yaml", testenv.BaseImage, "sleep", "infinity")
+		}
+		second()
+		if r := s.corral("up"); r.code != 0 || !strings.Contains(r.err, "mine-"+s.id+" is a second main: it ends") {
+			t.Error(r)
+		}
+		if r := s.corral("verify"); r.code != 0 || len(s.containers()) != 2 {
+			t.Errorf("%v: %v", s.containers(), r)
+		}
+		second()
+		s.must("down")
+		if left := s.containers(); len(left) > 0 {
+			t.Errorf("left: %v", left)
+		}
+	})
 }
