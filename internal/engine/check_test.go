@@ -43,7 +43,7 @@ func TestCheckerMeddledWith(t *testing.T) {
 					w.WriteHeader(http.StatusCreated)
 					io.WriteString(w, `{"Id":"x"}`)
 				case strings.HasSuffix(path, "/start"):
-					conn, _, err := upgraded(w, r)
+					conn, more, err := upgraded(w, r)
 					if err != nil {
 						return
 					}
@@ -52,6 +52,7 @@ func TestCheckerMeddledWith(t *testing.T) {
 						<-told
 					}
 					stdcopy.NewStdWriter(conn, stdcopy.Stderr).Write([]byte(c.said))
+					io.Copy(io.Discard, more) // a line that is closed with something unread is cut
 				default:
 					json.NewEncoder(w).Encode(map[string]any{"Running": false, "ExitCode": c.status})
 				}
