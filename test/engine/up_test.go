@@ -580,6 +580,14 @@ func TestUpWatchWaits(t *testing.T) {
 	if err := c.Wait(); err != nil {
 		t.Errorf("taken down while it waited: %v", err)
 	}
+	c, said, mark = begin() // as systemctl stop ends it: the unit has not failed
+	if err := c.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	said.await(t, mark, s.id+" is not tried any more, and is not up: ")
+	if err := c.Wait(); err != nil {
+		t.Errorf("asked to end while it waited: %v: %s", err, said)
+	}
 	c, said, mark = begin()
 	s.write("corral.yaml", yaml+"resources: {pids: 4000}\n")
 	said.await(t, mark, "it grants more than was accepted")
