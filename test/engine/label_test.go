@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -82,15 +83,15 @@ func TestLabelsThatMakeNoSense(t *testing.T) {
 // What somebody gives another name is part of its sandbox still: corral up gives it its
 // own again and ends nothing, and corral down takes it away.
 func TestRenamed(t *testing.T) {
-	t.Parallel()
+	// Alone: to who verifies beside it, what has another name is a stranger.
 	for _, what := range []string{"main", "gate"} {
 		t.Run(what, func(t *testing.T) {
-			t.Parallel()
 			s := project(t, always("renamed", forever))
 			s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
 			s.must("up")
 			made := map[string]string{"main": s.agent(), "gate": s.gate()}[what]
 			id, others := docker(t, "inspect", "--format", "{{.Id}}", made), "mine-"+s.id
+			t.Cleanup(func() { _ = exec.Command("docker", "rm", "--force", others).Run() }) // it may have its own name again
 			both := s.containers()
 			docker(t, "rename", made, others)
 			if r := s.corral("status"); r.code != 0 {
@@ -115,10 +116,10 @@ func TestRenamed(t *testing.T) {
 		})
 	}
 	t.Run("with a second one", func(t *testing.T) {
-		t.Parallel()
 		s := project(t, always("second", forever))
 		s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
 		s.must("up")
+		t.Cleanup(func() { _ = exec.Command("docker", "rm", "--force", "mine-"+s.id).Run() })
 		second := func() {
 			t.Helper()
 			docker(t, "rename", s.agent(), "mine-"+s.id)
