@@ -242,7 +242,7 @@ func (x *trial) goesDown(what string) {
 		x.t.Error(err)
 	}
 	for _, e := range entries {
-		if name := e.Name(); name == "wanted" || name == "wayback.json" || strings.HasPrefix(name, ".") {
+		if name := e.Name(); name == "wanted" || name == "wayback.json" || name == "heals.json" || strings.HasPrefix(name, ".") {
 			x.t.Errorf("%s: the state has %s", what, name)
 		}
 	}
