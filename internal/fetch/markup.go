@@ -4,7 +4,9 @@ import (
 	"context"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"codeberg.org/readeck/go-readability/v2"
 	"github.com/JohannesKaufmann/html-to-markdown/v2/converter"
@@ -18,29 +20,32 @@ import (
 
 // enough is how much of a page's prose its main text must have: with less, what was
 // found is one part of several, as a post of a forum is, and the whole is taken.
-const enough = 0.5
+const enough = 0.7
 
 // markdown is the title and the main text of an HTML page. A page that is too large
 // or too deep for a tree is read as it comes, without structure.
-func markdown(ctx context.Context, content string, at *url.URL) (title, text string, err error) {
+// Of more than about so many bytes of text it gives the beginning.
+func markdown(ctx context.Context, content string, at *url.URL, most int) (title, text string, err error) {
 	if !affordable(content) {
-		title, text = words(content, defaults().Text)
+		title, text = words(content, most)
 		return title, text, ended(ctx, nil)
 	}
+	var note string
 	tree := func() (*html.Node, error) {
 		doc, err := html.Parse(stoppable{ctx, strings.NewReader(content)})
 		if err == nil {
 			clean(doc, at)
+			note = refreshOf(doc, at)
+			dropBoilerplate(doc)
 		}
 		return doc, err
 	}
 	doc, err := tree()
 	if err != nil { // deeper than the parser goes, or out of time
-		title, text = words(content, defaults().Text)
+		title, text = words(content, most)
 		return title, text, ended(ctx, nil)
 	}
 	title = titleOf(doc)
-	note := refreshOf(doc, at)
 	all := prose(mainPart(doc))
 	parser := readability.NewParser()
 	parser.DisableJSONLD = true
@@ -51,13 +56,14 @@ func markdown(ctx context.Context, content string, at *url.URL) (title, text str
 			return "", "", ended(ctx, err)
 		}
 		found = mainPart(doc)
-		dropBoilerplate(found)
 	} else if t := article.Title(); t != "" {
 		title = t
 	}
 	if err := ended(ctx, nil); err != nil {
 		return "", "", err
 	}
+	trim(found, most)
+	flatten(found, 0)
 	out, err := toMarkdown.ConvertNode(found, converter.WithContext(ctx))
 	if err != nil {
 		return "", "", err
@@ -156,10 +162,48 @@ func absolute(at *url.URL, ref string) string {
 	return u.String()
 }
 
+// trim leaves of a tree what stands before so many bytes of text are over, and a
+// little more, so that who cuts it exactly sees that there was more.
+func trim(root *html.Node, most int) {
+	left := most + 1
+	walk(root, func(n *html.Node) bool {
+		switch {
+		case left <= 0 && n != root:
+			n.Parent.RemoveChild(n)
+			return false
+		case n.Type == html.TextNode:
+			n.Data = cut(n.Data, left+utf8.UTFMax)
+			left -= len(n.Data)
+		}
+		return true
+	})
+}
+
+// maxIndents is how deep quotes and items of lists may stand in each other. Each one
+// is written before every line in it.
+const maxIndents = 24
+
+// flatten makes blocks like any other of the quotes and lists that stand deeper.
+func flatten(n *html.Node, within int) {
+	switch n.DataAtom {
+	case atom.Blockquote, atom.Ul, atom.Ol, atom.Menu, atom.Dir, atom.Li, atom.Dl, atom.Dd:
+		if within++; within > maxIndents {
+			n.DataAtom, n.Data = atom.Div, "div"
+		}
+	}
+	for c := n.FirstChild; c != nil; c = c.NextSibling {
+		flatten(c, within)
+	}
+}
+
+// maxLink is the longest text of a link, in bytes: beyond, it is a paragraph in a link
+// that nobody ended.
+const maxLink = 200
+
 // prose is how much text there is that is not a link, in bytes without white space.
 func prose(n *html.Node) (size int) {
 	walk(n, func(n *html.Node) bool {
-		if n.DataAtom == atom.A || n.Type == html.ElementNode && boilerplate(n) {
+		if n.DataAtom == atom.Head || n.DataAtom == atom.A && len(textOf(n)) <= maxLink {
 			return false
 		}
 		if n.Type == html.TextNode {
@@ -197,22 +241,39 @@ var (
 	asideNames = regexp.MustCompile(`(?i)(^|[\s_-])(cookies?|consent|gdpr|newsletter|subscribe|breadcrumbs?|share|sharing|social|sidebar|related|sponsored|advert(isement)?s?|ads?|promo|popup|modal)([\s_-]|$)`)
 )
 
-// boilerplate reports whether an element is around the text of a page and not of it.
-func boilerplate(n *html.Node) bool {
+// boilerplate reports whether an element is around the text of a page and not of it:
+// by what it is, or, where it is no more than a third of the page, by what it is
+// called.
+func boilerplate(n *html.Node, whole int) bool {
 	switch n.DataAtom {
-	case atom.Nav, atom.Footer, atom.Aside, atom.Button, atom.Select, atom.Input, atom.Textarea, atom.Menu:
+	case atom.Nav, atom.Footer, atom.Button, atom.Select, atom.Input, atom.Textarea, atom.Menu:
 		return true
+	case atom.Aside:
+		return !inside(n, atom.Main, atom.Article) || asideNames.MatchString(attr(n, "class"))
 	case atom.Header:
-		return n.Parent != nil && n.Parent.DataAtom == atom.Body
-	case atom.Html, atom.Body, atom.Main, atom.Article:
+		return n.Parent != nil && n.Parent.DataAtom == atom.Body && first(n, atom.H1) == nil
+	case atom.Html, atom.Body, atom.Main, atom.Article, atom.H1:
 		return false
 	}
-	return asideRoles.MatchString(attr(n, "role")) || asideNames.MatchString(attr(n, "class")) || asideNames.MatchString(attr(n, "id"))
+	if !asideRoles.MatchString(attr(n, "role")) && !asideNames.MatchString(attr(n, "class")) && !asideNames.MatchString(attr(n, "id")) {
+		return false
+	}
+	return first(n, atom.H1) == nil && first(n, atom.Main) == nil && first(n, atom.Article) == nil && prose(n) <= whole/3
 }
 
-func dropBoilerplate(root *html.Node) {
-	walk(root, func(n *html.Node) bool {
-		if n != root && n.Type == html.ElementNode && boilerplate(n) {
+func inside(n *html.Node, tags ...atom.Atom) bool {
+	for p := n.Parent; p != nil; p = p.Parent {
+		if slices.Contains(tags, p.DataAtom) {
+			return true
+		}
+	}
+	return false
+}
+
+func dropBoilerplate(doc *html.Node) {
+	whole := prose(doc)
+	walk(doc, func(n *html.Node) bool {
+		if n.Type == html.ElementNode && n.Parent != nil && boilerplate(n, whole) {
 			n.Parent.RemoveChild(n)
 			return false
 		}

@@ -555,3 +555,102 @@ func TestResponseVectors(t *testing.T) {
 	}
 	rowsOf(t, "response", scripts)
 }
+
+// A certificate must be the name's, and of somebody who is trusted.
+func TestTLS(t *testing.T) {
+	a := serving(t, func(s *settings) { s.CAFile = "" })
+	if got := a.get("https://" + otherHost + "/"); got.reason() != spec.FetchTLS {
+		t.Errorf("a CA that nobody trusts: %v", got)
+	}
+	a = serving(t, nil)
+	if got := a.get("https://" + otherHost + "/"); got.code != 200 || got.FinalURL != "https://"+otherHost+"/" {
+		t.Errorf("%v", got)
+	}
+	a.lab.Raw(t, netip.MustParseAddrPort(hopAddr+":443"), func(c net.Conn) { io.WriteString(c, "HTTP/1.1 400 no TLS here\r\n\r\n") })
+	if got := a.get("https://" + hopHost + "/"); got.reason() != spec.FetchTLS {
+		t.Errorf("no TLS: %v", got)
+	}
+}
+
+// A proxy of the environment is asked for nothing.
+func TestNoProxy(t *testing.T) {
+	for _, name := range []string{"http_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"} {
+		t.Setenv(name, "http://44.10.0.25:80")
+	}
+	a := serving(t, nil)
+	for _, u := range []string{"http://" + otherHost + "/", "https://" + otherHost + "/"} {
+		if got := a.get(u); got.code != 200 || got.Hops[0].Address != netip.MustParseAddr(otherAddr) {
+			t.Errorf("%v", got)
+		}
+	}
+	for _, to := range a.dialled() {
+		if to.Addr() != netip.MustParseAddr(otherAddr) {
+			t.Errorf("dialled %v", to)
+		}
+	}
+}
+
+// Replies before the answer are waited through up to a bound, whatever they carry.
+func TestInformed(t *testing.T) {
+	a := serving(t, nil)
+	for n, want := range map[int]spec.FetchReason{0: "", 1: "", maxInformed: "", maxInformed + 1: spec.FetchBadResponse, 100_000: spec.FetchBadResponse} {
+		a.raw(strings.Repeat("HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n", n) + reply("Content-Type: text/plain\r\n", "the answer"))
+		if got := a.get("http://" + hopHost + "/"); got.reason() != want {
+			t.Errorf("%d: %v", n, got)
+		}
+	}
+}
+
+// Only one gzip is inflated, and a broken one is said to be broken.
+func TestCodings(t *testing.T) {
+	a := serving(t, nil)
+	whole := gzipped([]byte("the text"))
+	for _, tt := range []struct {
+		headers, body string
+		want          spec.FetchReason
+	}{
+		{"Content-Encoding: gzip\r\n", whole, ""},
+		{"Content-Encoding: x-gzip\r\n", whole, ""},
+		{"Content-Encoding: GZIP\r\n", whole, ""},
+		{"Content-Encoding: identity\r\n", "the text", ""},
+		{"Content-Encoding: gzip\r\n", whole + whole, ""},
+		{"Content-Encoding: gzip\r\n", "", ""},
+		{"Content-Encoding: br\r\n", "x", spec.FetchContentEncoding},
+		{"Content-Encoding: deflate\r\n", "x", spec.FetchContentEncoding},
+		{"Content-Encoding: gzip\r\nContent-Encoding: gzip\r\n", whole, spec.FetchContentEncoding},
+		{"Content-Encoding: identity, gzip\r\n", whole, spec.FetchContentEncoding},
+		{"Content-Encoding: gzip\r\n", "the text", spec.FetchContentEncoding},
+		{"Content-Encoding: gzip\r\n", whole[:len(whole)-6], spec.FetchContentEncoding},
+		{"Content-Encoding: gzip\r\n", whole + "rubbish", spec.FetchContentEncoding},
+	} {
+		a.raw(reply("Content-Type: text/plain\r\n"+tt.headers, tt.body))
+		got := a.get("http://" + hopHost + "/")
+		if got.reason() != tt.want || tt.want == "" && tt.body != "" && !strings.HasPrefix(got.ContentMarkdown, "the text") {
+			t.Errorf("%q %q: %v", tt.headers, tt.body, got)
+		}
+	}
+}
+
+// R130: where a company looks into TLS, its certificates are trusted once they are
+// named. (TestTLS has the same server without.)
+func TestCompanyCA(t *testing.T) {
+	a := serving(t, nil) // with the lab's CA by --ca-file
+	if got := a.get("https://" + otherHost + "/"); got.code != 200 {
+		t.Errorf("%v", got)
+	}
+}
+
+// R020: a name that cannot be a public host's leaves no trace at any name server,
+// whatever is written into it.
+func TestNamesThatAreNotAskedFor(t *testing.T) {
+	a := serving(t, nil)
+	for _, name := range []string{"secret.internal", "secret.corp", "secret.local", "secret.localhost", "secret", "secret.home.arpa", "secret.svc", "a_b.evil.test", strings.Repeat("s", 64) + ".evil.test",
+		strings.Repeat("secret.", 40) + "evil.test", "-s.evil.test", "s..evil.test", "secret.123", "secret.onion", "researcher", "corral-host", "host.docker.internal", "secret.example", "secret.invalid"} {
+		if got := a.get("http://" + name + "/"); got.reason() != spec.FetchBlocked && got.reason() != spec.FetchInvalidURL {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	if q := append(a.lab.DNS.Queries(), a.lab.Authority.Queries()...); len(q) > 0 {
+		t.Errorf("asked %v", q)
+	}
+}

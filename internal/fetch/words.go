@@ -12,6 +12,11 @@ import (
 // bytes, and the tree of one page is in memory at a time.
 const maxNodes = 120_000
 
+// maxWeight bounds the bytes of text, each times the elements that it stands in: a
+// converter carries it through every one of them. Pages that people write are at a
+// tenth of it.
+const maxWeight = 64 << 20
+
 // formatting are the elements that the parser opens again in each block after one
 // that did not end them: few bytes can make many nodes.
 var formatting = map[atom.Atom]bool{
@@ -31,17 +36,23 @@ var void = map[atom.Atom]bool{
 	atom.Embed: true, atom.Param: true, atom.Track: true, atom.Base: true, atom.Frame: true,
 }
 
-// affordable reports whether the tree of a page stays within bounds. It counts more
-// nodes than the parser makes, never fewer.
+// affordable reports whether the tree of a page stays within bounds.
 func affordable(content string) bool {
+	_, ok := estimate(content)
+	return ok
+}
+
+// estimate is how many nodes a page has, rather more than the parser makes and never
+// fewer, and whether its tree stays within bounds.
+func estimate(content string) (nodes int, ok bool) {
 	z := html.NewTokenizer(strings.NewReader(content))
 	var open []atom.Atom // formatting elements that have not ended
 	var stack []atom.Atom
-	cost := 0
-	for cost <= maxNodes {
+	cost, weight := 8, 0 // what every document has
+	for cost <= maxNodes && weight <= maxWeight {
 		switch z.Next() {
 		case html.ErrorToken:
-			return true
+			return cost, true
 		case html.StartTagToken, html.SelfClosingTagToken:
 			name, more := z.TagName()
 			tag := atom.Lookup(name)
@@ -75,12 +86,13 @@ func affordable(content string) bool {
 			}
 		default:
 			cost += 1 + len(open)
+			weight += len(z.Raw()) * (1 + len(stack))
 		}
-		if len(stack) > 1024 {
-			stack = stack[512:]
+		if len(stack) > 1024 { // deeper than the parser goes
+			return cost, false
 		}
 	}
-	return false
+	return cost, false
 }
 
 func lastIndex(list []atom.Atom, tag atom.Atom) int {

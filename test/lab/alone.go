@@ -32,6 +32,12 @@ func Alone(m *testing.M) {
 	fuzzing := slices.ContainsFunc(os.Args, func(arg string) bool {
 		return strings.HasPrefix(arg, "-test.fuzz=") || strings.HasPrefix(arg, "-test.fuzzworker")
 	})
+	if alone {
+		if err := loopback(); err != nil {
+			fmt.Fprintf(os.Stderr, "lab: loopback: %v\n", err)
+			os.Exit(1)
+		}
+	}
 	if alone || fuzzing || os.Geteuid() != 0 {
 		Main(m)
 	}
@@ -50,6 +56,15 @@ func Alone(m *testing.M) {
 		os.Exit(1)
 	}
 	os.Exit(0)
+}
+
+// loopback is up in every namespace that tests expect.
+func loopback() error {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	return netlink.LinkSetUp(lo)
 }
 
 // alone is whether this process is in a namespace of its own.
@@ -74,9 +89,6 @@ func startAlone() (l *Lab, err error) {
 	}
 	if links, err := netlink.LinkList(); err != nil || len(links) > 1 {
 		return nil, fmt.Errorf("the namespace has a way out: %v, %w", links, err)
-	}
-	if err := netlink.LinkSetUp(lo); err != nil {
-		return nil, err
 	}
 	all := []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}
 	if hasIPv6() {

@@ -1,0 +1,442 @@
+package fetch
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/corral-sandbox/corral/internal/spec"
+	"github.com/corral-sandbox/corral/test/lab"
+)
+
+func TestSlots(t *testing.T) {
+	s := newSlots(2)
+	one, ok := s.take()
+	two, ok2 := s.take()
+	if _, ok3 := s.take(); !ok || !ok2 || ok3 || s.taken() != 2 {
+		t.Fatal(ok, ok2, ok3, s.taken())
+	}
+	one()
+	if again, ok := s.take(); !ok || s.taken() != 2 {
+		t.Fatal(ok)
+	} else {
+		again()
+	}
+	two()
+	if s.taken() != 0 {
+		t.Fatal(s.taken())
+	}
+}
+
+// slowPages are six pages under way that end when told.
+func slowPages(a *asker) (end func()) {
+	a.t.Helper()
+	arrived, gate := make(chan struct{}), make(chan struct{})
+	a.lab.Handle(a.t, hopHost, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		arrived <- struct{}{}
+		<-gate
+		io.WriteString(w, "at last")
+	}))
+	var wg sync.WaitGroup
+	for range 6 {
+		wg.Go(func() {
+			if s, err := a.try(context.Background(), `{"url": "http://`+hopHost+`/"}`); err != nil || s.code != 200 {
+				a.t.Errorf("a slow page: %v, %v", s, err)
+			}
+		})
+	}
+	for range 6 {
+		<-arrived
+	}
+	return func() { close(gate); wg.Wait() }
+}
+
+// A thousand at once while six slow pages are under way: all of them are turned away,
+// and nothing is looked up or dialled for any.
+func TestAdmission(t *testing.T) {
+	a := serving(t, nil)
+	end := slowPages(a)
+	dialled, asked := len(a.dialled()), len(a.lab.DNS.Queries())
+	var wg sync.WaitGroup
+	var busy atomic.Int32
+	start := make(chan struct{})
+	for i := range 1000 {
+		wg.Go(func() {
+			<-start
+			s, err := a.try(context.Background(), fmt.Sprintf(`{"url": "http://n%d.lab.test/"}`, i))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if s.code != 503 || s.body != `{"error":"busy"}`+"\n" || s.header.Get("Retry-After") != retryAfter {
+				t.Errorf("%v %v", s, s.header)
+			}
+			busy.Add(1)
+		})
+	}
+	close(start)
+	wg.Wait()
+	if n := busy.Load(); n != 1000 || a.s.slots.taken() != 6 {
+		t.Errorf("%d were turned away, %d slots taken", n, a.s.slots.taken())
+	}
+	if n := len(a.dialled()) - dialled; n != 0 {
+		t.Errorf("%d connections", n)
+	}
+	if q := a.lab.DNS.Queries()[asked:]; len(q) != 0 {
+		t.Errorf("asked %v", q)
+	}
+	end()
+	a.idle()
+	if got := a.get("http://" + otherHost + "/"); got.code != 200 {
+		t.Error(got)
+	}
+}
+
+// Of a thousand who come at once, six get in.
+func TestAdmissionFromIdle(t *testing.T) {
+	a := serving(t, nil)
+	arrived, gate := make(chan struct{}, 1000), make(chan struct{})
+	a.lab.Handle(t, hopHost, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		arrived <- struct{}{}
+		<-gate
+	}))
+	var wg sync.WaitGroup
+	var served, busy atomic.Int32
+	for range 1000 {
+		wg.Go(func() {
+			s, err := a.try(context.Background(), `{"url": "http://`+hopHost+`/"}`)
+			switch {
+			case err != nil:
+				t.Error(err)
+			case s.code == 200:
+				served.Add(1)
+			case s.reason() == spec.FetchBusy:
+				if busy.Add(1) == 994 {
+					close(gate)
+				}
+			default:
+				t.Error(s)
+			}
+		})
+	}
+	wg.Wait()
+	if served.Load() != 6 || busy.Load() != 994 || len(arrived) != 6 {
+		t.Errorf("%d served, %d turned away, %d asked the server", served.Load(), busy.Load(), len(arrived))
+	}
+	if n := len(a.dialled()); n != 6 {
+		t.Errorf("%d connections", n)
+	}
+}
+
+// many is how many requests a test of leaks makes.
+func many() int {
+	if os.Getenv("CORRAL_TEST_SWEEPS") == "all" { // make long
+		return 10_000
+	}
+	return 1_000
+}
+
+// However a fetch ends, its slot is free again, and nothing else is left of it.
+func TestNothingLeaks(t *testing.T) {
+	a := serving(t, func(s *settings) { s.FirstByte, s.Total = 200*time.Millisecond, 400*time.Millisecond })
+	real := a.s.extract
+	a.s.extract = func(ctx context.Context, p *page, most int) (text, error) {
+		if p.target.url.Path == "/panic" {
+			panic("a fault of ours")
+		}
+		return real(ctx, p, most)
+	}
+	var gone sync.Map // what hangs up on a client, by path
+	hangUp := func(r *http.Request) {
+		if cancel, ok := gone.Load(r.URL.Path); ok {
+			cancel.(context.CancelFunc)()
+		}
+	}
+	a.lab.Handle(t, hopHost, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch path := r.URL.Path; {
+		case path == "/slow":
+			<-r.Context().Done()
+		case path == "/redirect":
+			http.Redirect(w, r, "http://127.0.0.1/", http.StatusFound)
+		case path == "/big":
+			w.Header().Set("Content-Type", "text/plain")
+			w.Write(make([]byte, 1<<20))
+		case strings.HasPrefix(path, "/headers/"):
+			hangUp(r)
+			<-r.Context().Done()
+		case strings.HasPrefix(path, "/body/"):
+			w.Header().Set("Content-Type", "text/html")
+			io.WriteString(w, "<p>begun")
+			w.(http.Flusher).Flush()
+			hangUp(r)
+			<-r.Context().Done()
+		default:
+			w.Header().Set("Content-Type", "text/html")
+			io.WriteString(w, "<title>T</title><p>a page")
+		}
+	}))
+	a.lab.DNS.Set("silent.lab.test", lab.Silence())
+	kinds := []func(i int){
+		func(int) { a.want(200, "http://"+hopHost+"/") },
+		func(int) { a.want(403, "http://127.0.0.1/") },
+		func(int) { a.want(400, "http://127.1/") },
+		func(int) { a.want(502, "http://nobody.lab.test/") },
+		func(int) { a.want(403, "http://"+hopHost+"/redirect") },
+		func(int) { a.want(500, "http://"+hopHost+"/panic") },
+		func(int) { a.want(504, "http://"+hopHost+"/slow") },
+		func(i int) { a.leave(&gone, fmt.Sprintf("/headers/%d", i)) },
+		func(i int) { a.leave(&gone, fmt.Sprintf("/body/%d", i)) },
+		func(int) { // gone while its name is looked up
+			ctx, cancel := context.WithCancel(context.Background())
+			asked := len(a.lab.DNS.Queries("silent.lab.test"))
+			time.AfterFunc(5*time.Millisecond, cancel)
+			a.try(ctx, `{"url": "http://silent.lab.test/"}`)
+			_ = asked
+		},
+		func(int) { // gone while the answer is written
+			c, err := net.Dial("tcp", strings.TrimPrefix(a.at, "http://"))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			body := `{"url": "http://` + hopHost + `/big"}`
+			fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", spec.FetchPath, len(body), body)
+			c.Read(make([]byte, 1))
+			c.Close()
+		},
+	}
+	round := func(n int) {
+		next := make(chan int)
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				for i := range next {
+					kinds[i%len(kinds)](i)
+				}
+			})
+		}
+		for i := range n {
+			next <- i
+		}
+		close(next)
+		wg.Wait()
+		a.idle()
+	}
+	state := func() (goroutines int, heap uint64) {
+		a.lab.DNS.Queries() // no more than these tests keep themselves
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return runtime.NumGoroutine(), m.HeapAlloc
+	}
+	round(10 * len(kinds))
+	began, heap := state()
+	round(many())
+	deadline := time.Now().Add(20 * time.Second)
+	for {
+		now, after := state()
+		if now <= began+5 && after < heap+16<<20 {
+			break
+		}
+		if time.Now().After(deadline) {
+			buf := make([]byte, 1<<16)
+			t.Fatalf("%d goroutines, %d before; %d bytes, %d before\n%s", now, began, after, heap, buf[:runtime.Stack(buf, true)])
+		}
+	}
+	for range 6 {
+		if _, ok := a.s.slots.take(); !ok {
+			t.Fatal("a slot is gone")
+		}
+	}
+}
+
+// want asks until there is a slot.
+func (a *asker) want(code int, url string) {
+	for {
+		s, err := a.try(context.Background(), `{"url": "`+url+`"}`)
+		switch {
+		case err != nil:
+			a.t.Error(err)
+			return
+		case s.code == code:
+			return
+		case s.reason() != spec.FetchBusy:
+			a.t.Errorf("%s: %v, want %d", url, s, code)
+			return
+		}
+	}
+}
+
+// leave asks for a page that hangs up on the client in the middle.
+func (a *asker) leave(gone *sync.Map, path string) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	gone.Store(path, cancel)
+	defer gone.Delete(path)
+	if s, err := a.try(ctx, `{"url": "http://`+hopHost+path+`"}`); err == nil && s.reason() != spec.FetchBusy && s.reason() != spec.FetchTimeout {
+		a.t.Errorf("%s: %v", path, s)
+	}
+}
+
+// What else is asked, and how.
+func TestRequests(t *testing.T) {
+	a := serving(t, nil)
+	for _, tt := range []struct {
+		method, path, body string
+		code               int
+		reason             spec.FetchReason
+	}{
+		{"POST", spec.FetchPath, ``, 400, spec.FetchBadRequest},
+		{"POST", spec.FetchPath, `{`, 400, spec.FetchBadRequest},
+		{"POST", spec.FetchPath, `[]`, 400, spec.FetchBadRequest},
+		{"POST", spec.FetchPath, `{"url": 1}`, 400, spec.FetchBadRequest},
+		{"POST", spec.FetchPath, `{"uri": "http://other.lab.test/"}`, 400, spec.FetchBadRequest},
+		{"POST", spec.FetchPath, `{"url": "http://other.lab.test/"} {}`, 400, spec.FetchBadRequest},
+		{"POST", spec.FetchPath, `{"url": "http://other.lab.test/", "method": "POST"}`, 400, spec.FetchBadRequest},
+		{"POST", spec.FetchPath, `{"url": "` + strings.Repeat("a", maxRequest) + `"}`, 400, spec.FetchBadRequest},
+		{"POST", spec.FetchPath, `{"url": "http://other.lab.test/` + strings.Repeat("a", maxURL) + `"}`, 400, spec.FetchInvalidURL},
+		{"POST", spec.FetchPath, `{}`, 400, spec.FetchInvalidURL},
+		{"POST", spec.FetchPath, `{"url": ""}`, 400, spec.FetchInvalidURL},
+		{"GET", spec.FetchPath + "?url=http://other.lab.test/", ``, 405, spec.FetchMethod},
+		{"PUT", "/healthz", ``, 405, spec.FetchMethod},
+		{"GET", "/", ``, 404, spec.FetchNotFound},
+		{"GET", "/debug/pprof/", ``, 404, spec.FetchNotFound},
+		{"GET", "/healthz", ``, 200, ""},
+		{"POST", spec.FetchPath, `{"url": "http://other.lab.test/"}`, 200, ""},
+	} {
+		req, err := http.NewRequest(tt.method, a.at+tt.path, strings.NewReader(tt.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := a.http.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil || resp.StatusCode != tt.code || tt.reason != "" && !strings.Contains(string(b), `"error":"`+string(tt.reason)+`"`) {
+			t.Errorf("%s %s %.60s: %d %s %v", tt.method, tt.path, tt.body, resp.StatusCode, b, err)
+		}
+	}
+	if n := len(a.dialled()); n != 1 {
+		t.Errorf("dialled %v", a.dialled())
+	}
+	log := a.log.String()
+	if n := strings.Count(log, "\n"); n != 16 { // all but healthz
+		t.Errorf("%d lines:\n%s", n, log)
+	}
+}
+
+// Each answer is one line of the log, with every hop.
+func TestLog(t *testing.T) {
+	a := serving(t, nil)
+	a.raw("HTTP/1.1 302 Found\r\nLocation: http://169.254.169.254/x\r\nContent-Length: 0\r\n\r\n")
+	a.get("http://" + hopHost + "/a")
+	log := a.log.String()
+	for _, want := range []string{`"error":"blocked_destination"`, `"url":"http://` + hopHost + `/a","address":"` + hopAddr + `"`, `"url":"http://169.254.169.254/x"}`} {
+		if strings.Count(log, "\n") != 1 || !strings.Contains(log, want) {
+			t.Errorf("no %s in %s", want, log)
+		}
+	}
+}
+
+// A panic gives the slot back even where nobody is there to be told.
+func TestPanicGivesBack(t *testing.T) {
+	s, err := newServer(defaults(), io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.extract = func(context.Context, *page, int) (text, error) { panic("never reached") }
+	for range 20 {
+		r := httptest.NewRequest(http.MethodPost, spec.FetchPath, strings.NewReader(`{"url": "http://127.0.0.1/"}`))
+		s.ServeHTTP(httptest.NewRecorder(), r)
+	}
+	if s.slots.taken() != 0 {
+		t.Errorf("%d taken", s.slots.taken())
+	}
+}
+
+// BenchmarkRefusal is what a client waits for that is turned away while all slots are
+// taken and 100 others come as well.
+func BenchmarkRefusal(b *testing.B) {
+	a := serving(b, nil)
+	end := slowPages(a)
+	defer end()
+	a.http = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100}}
+	var mu sync.Mutex
+	var took []time.Duration
+	b.SetParallelism(50)
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			began := time.Now()
+			s, err := a.try(context.Background(), `{"url": "http://`+otherHost+`/"}`)
+			d := time.Since(began)
+			if err != nil || s.reason() != spec.FetchBusy {
+				b.Errorf("%v, %v", s, err)
+				return
+			}
+			mu.Lock()
+			took = append(took, d)
+			mu.Unlock()
+		}
+	})
+	b.StopTimer()
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "p99-ms")
+	b.ReportMetric(float64(len(took))/b.Elapsed().Seconds(), "refusals/s")
+}
+
+// BenchmarkPages is how fast six at a time get small pages, against a plain client
+// that gets them from the same server.
+func BenchmarkPages(b *testing.B) {
+	for _, way := range []string{"fetch", "plain"} {
+		b.Run(way, func(b *testing.B) {
+			a := serving(b, nil)
+			a.lab.Handle(b, hopHost, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Content-Type", "text/html")
+				io.WriteString(w, "<title>T</title><p>"+strings.Repeat("some words of a page, ", 200))
+			}))
+			plain := a.lab.Client(lab.OriginFirst)
+			a.http = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 6}}
+			next := make(chan struct{})
+			var wg sync.WaitGroup
+			for range 6 {
+				wg.Go(func() {
+					for range next {
+						if way == "fetch" {
+							if s, err := a.try(context.Background(), `{"url": "http://`+hopHost+`/"}`); err != nil || s.code != 200 && s.reason() != spec.FetchBusy {
+								b.Errorf("%v, %v", s, err)
+							}
+							continue
+						}
+						resp, err := plain.Get("http://" + hopHost + "/")
+						if err != nil {
+							b.Error(err)
+							continue
+						}
+						io.Copy(io.Discard, resp.Body)
+						resp.Body.Close()
+					}
+				})
+			}
+			b.ResetTimer()
+			for range b.N {
+				next <- struct{}{}
+			}
+			close(next)
+			wg.Wait()
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "pages/s")
+		})
+	}
+}

@@ -1,0 +1,192 @@
+package fetch
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"golang.org/x/net/html"
+	"golang.org/x/net/html/atom"
+)
+
+var update = flag.Bool("update", false, "write the Markdown of the pages anew")
+
+// charsets are what servers say of pages that do not say it themselves.
+var charsets = map[string]string{"russian": "text/html; charset=koi8-r", "japanese": "text/html", "windows1252": "text/html"}
+
+// TestPages extracts pages like those that people meet. Words in them say what must
+// become of what they stand in: kept-, unseen- for what no reader of the page sees,
+// chrome- for what is around its text.
+func TestPages(t *testing.T) {
+	pages, err := filepath.Glob("testdata/pages/*.html")
+	if err != nil || len(pages) < 20 {
+		t.Fatalf("%d pages, %v", len(pages), err)
+	}
+	marks := regexp.MustCompile(`(kept|unseen|chrome)-[a-z0-9-]+`)
+	for _, file := range pages {
+		name := strings.TrimSuffix(filepath.Base(file), ".html")
+		t.Run(name, func(t *testing.T) {
+			body, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			contentType := charsets[name]
+			if contentType == "" {
+				contentType = "text/html; charset=utf-8"
+			}
+			source := string(body)
+			got := extracted(t, body, contentType)
+			text := "# " + got.title + "\n\n" + got.markdown
+			golden := strings.TrimSuffix(file, ".html") + ".md"
+			if *update {
+				if err := os.WriteFile(golden, []byte(text), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil || text != string(want) {
+				t.Errorf("%v\n%s", err, text)
+			}
+			n := 0
+			for _, mark := range marks.FindAllString(source, -1) {
+				if strings.HasPrefix(mark, "kept-") {
+					n++
+				}
+				if strings.Contains(text, mark) != strings.HasPrefix(mark, "kept-") {
+					t.Errorf("%s: in the text: %v", mark, strings.Contains(text, mark))
+				}
+			}
+			if n == 0 {
+				t.Error("nothing in it says that it must be kept")
+			}
+			if strings.Contains(text, "�") || strings.Contains(text, "<script") {
+				t.Error("characters were lost, or markup was kept")
+			}
+		})
+	}
+}
+
+func extracted(t testing.TB, body []byte, contentType string) text {
+	t.Helper()
+	at, err := parse("https://pages.example.org/a/page.html", webPorts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := extract(context.Background(), &page{target: at, contentType: contentType, body: body}, defaults().Text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+// A page that no tree is made of says the same, and hides the same.
+func TestWords(t *testing.T) {
+	for _, name := range []string{"hidden", "forum", "old", "broken", "recipe"} {
+		body, err := os.ReadFile("testdata/pages/" + name + ".html")
+		if err != nil {
+			t.Fatal(err)
+		}
+		title, text := words(string(body), 1<<20)
+		if title == "" {
+			t.Errorf("%s: no title", name)
+		}
+		sheet := regexp.MustCompile(`unseen-[457]\b`) // hidden by a style sheet, which takes a tree to apply
+		for _, mark := range regexp.MustCompile(`(kept|unseen)-[a-z0-9-]+`).FindAllString(string(body), -1) {
+			if name == "hidden" && sheet.MatchString(mark) {
+				continue
+			}
+			if strings.Contains(text, mark) != strings.HasPrefix(mark, "kept-") {
+				t.Errorf("%s: %s: in the text: %v", name, mark, strings.Contains(text, mark))
+			}
+		}
+	}
+}
+
+// Text is as it was in what is not HTML.
+func TestPlain(t *testing.T) {
+	for _, tt := range []struct{ contentType, body, want string }{
+		{"text/plain", "a <b> c\r\nd\n", "a <b> c\nd\n"},
+		{"text/plain; charset=iso-8859-1", "gr\xfcn", "grün"},
+		{"text/markdown", "# A\n\n*b*\n", "# A\n\n*b*\n"},
+		{"application/json", `{"a": "<p>ü"}`, `{"a": "<p>ü"}`},
+		{"application/problem+json; charset=utf-8", `{}`, `{}`},
+		{"application/xml", `<?xml version="1.0"?><a>b</a>`, `<?xml version="1.0"?><a>b</a>`},
+		{"application/rss+xml", `<rss/>`, `<rss/>`},
+		{"text/plain; charset=utf-16", "\xff\xfea\x00b\x00", "ab"},
+		{"text/plain", "a\x00b\x1b[31mc\u009b\U000e0041d", "ab[31mcd"},
+	} {
+		if got := extracted(t, []byte(tt.body), tt.contentType); got.markdown != tt.want {
+			t.Errorf("%s %q: %q", tt.contentType, tt.body, got.markdown)
+		}
+	}
+	for contentType, want := range map[string]kind{"text/html": markup, "application/xhtml+xml": markup, "text/css": unsupported, "image/svg+xml": unsupported, "image/png": unsupported, "application/pdf": unsupported,
+		"application/octet-stream": unsupported, "video/mp4": unsupported, "text/csv": unsupported, "+json": unsupported, "": unsupported} {
+		if got := kindOf(contentType); got != want {
+			t.Errorf("%s: %v", contentType, got)
+		}
+	}
+	for header, want := range map[string]string{"Text/HTML; Charset=x": "text/html", "text/html;": "text/html", "text/html; charset=\"": "text/html", " text/plain ": "text/plain", "": ""} {
+		if got := mediaType(header); got != want {
+			t.Errorf("%q: %q", header, got)
+		}
+	}
+}
+
+// Quotes and lists in each other are written only so deep: each is a mark before every
+// line of what it holds.
+func TestFlatten(t *testing.T) {
+	got := extracted(t, []byte(strings.Repeat("<blockquote>", 300)+"a<br>b"+strings.Repeat("<ul><li>", 100)+"c"), "text/html")
+	if n := strings.Count(got.markdown, ">"); n > 20*maxIndents || !strings.Contains(got.markdown, "c") {
+		t.Errorf("%d marks: %.300s", n, got.markdown)
+	}
+}
+
+// What is counted before a tree is made is no less than what is in it.
+func TestEstimate(t *testing.T) {
+	for name, page := range hostilePages() {
+		page = cut(page, 256<<10)
+		guess, ok := estimate(page)
+		if !ok {
+			continue // nothing is made of it
+		}
+		doc, err := html.Parse(strings.NewReader(page))
+		if err != nil {
+			continue
+		}
+		nodes := 0
+		walk(doc, func(n *html.Node) bool { nodes++; return true })
+		if nodes > guess || nodes > maxNodes {
+			t.Errorf("%s: %d nodes, estimated %d", name, nodes, guess)
+		}
+	}
+	// An ordinary page of some length has a tree.
+	var b strings.Builder
+	for i := range 3000 {
+		fmt.Fprintf(&b, `<div class="row"><h2 id="h%d">Heading</h2><p>Words, <a href="/x">a link</a> and <b>more</b> words.</p></div>`, i)
+	}
+	if n, ok := estimate(b.String()); !ok {
+		t.Errorf("an ordinary page is estimated at %d nodes", n)
+	}
+}
+
+func TestHides(t *testing.T) {
+	for style, want := range map[string]bool{
+		"display:none": true, "DISPLAY : NONE !important": true, "visibility:hidden": true, "opacity:0": true, "opacity:.05": true, "font-size:0px": true, "color:red;background-color:red": true,
+		"position:absolute;left:-9999px": true, "text-indent:-999em": true, "overflow:hidden;max-height:0": true, "clip-path:inset(50%)": true, "transform:scale(0)": true, "color:transparent": true,
+		"": false, "display:block": false, "opacity:1": false, "opacity:0.9": false, "font-size:10px": false, "color:#000;background:#fff": false, "left:-9999px": false, "text-indent:-1em": false,
+		"max-height:0": false, "position:absolute;left:-10px": false, "display:none;display:block": false, "overflow:hidden;height:100px": false, ";;:": false,
+	} {
+		if got := hides(style); got != want {
+			t.Errorf("%q: %v", style, got)
+		}
+	}
+	shown := &html.Node{Type: html.ElementNode, DataAtom: atom.P, Data: "p", Attr: []html.Attribute{{Key: "class", Val: "not-hidden text"}}}
+	if unseen(shown) {
+		t.Error("a class that only sounds like it")
+	}
+}

@@ -1,0 +1,202 @@
+package fetch
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/corral-sandbox/corral/internal/spec"
+	"github.com/corral-sandbox/corral/test/lab"
+)
+
+// to repeats s up to n bytes.
+func to(n int, s string) string { return strings.Repeat(s, n/len(s)+1)[:n] }
+
+// hostilePages are made to cost whoever reads them.
+func hostilePages() map[string]string {
+	const most = 5 << 20
+	fonts := ""
+	for i := range 400 {
+		fonts += fmt.Sprintf("<font size=%d>", i)
+	}
+	var misnested strings.Builder
+	for i := range 3000 {
+		fmt.Fprintf(&misnested, "<a href=%d><b><i><p>x<table><tr><td>y", i)
+	}
+	return map[string]string{
+		"paragraphs":                    to(most, "<p>a"),
+		"as many nodes as there may be": strings.Repeat("<p>some words here, and there</p>", maxNodes/4-10),
+		"links":                         strings.Repeat("<div><a href=x>a</a> b</div>", maxNodes/9),
+		"one attribute":                 "<p a=" + to(most-100, "x") + ">b",
+		"attributes":                    "<p " + to(most-100, "abc ") + ">b",
+		"many with some":                strings.Repeat("<p class=a id=b title=c lang=d>x", maxNodes/8),
+		"formatting":                    "<div>" + fonts + "</div>" + to(most-20000, "<p>x</p>"),
+		"adoption":                      misnested.String(),
+		"deep":                          strings.Repeat("<div>", 500) + to(most-5000, "words, "),
+		"deep and many":                 strings.Repeat(strings.Repeat("<div>", 400)+"words, and words"+strings.Repeat("</div>", 400), 100),
+		"deeper":                        to(most, "<div>"),
+		"tables":                        strings.Repeat("<table><tr><td>", 8000),
+		"cells":                         "<table>" + strings.Repeat("<tr><td>a<td>b", maxNodes/9),
+		"lists":                         to(most, "<ul><li>"),
+		"text":                          to(most, "words and more words, "),
+		"one word":                      to(most, "w"),
+		"entities":                      to(most, "&amp;&lt;&CounterClockwiseContourIntegral;"),
+		"blanks":                        to(most, " "),
+		"markdown":                      "<p>" + to(most-10, "*_`[]()#+-!\\|"),
+		"comments":                      to(most, "<!---->"),
+		"unclosed":                      to(most, "<!"),
+		"select":                        "<select>" + to(most-10, "<option>x"),
+		"pre":                           "<pre>" + to(most-10, "line\n"),
+		"style":                         "<style>" + to(most/2, ".a{display:none}") + "</style><p class=a>x",
+		"styles":                        strings.Repeat("<p style='position:absolute;left:-9999px;color:red'>x", maxNodes/5),
+		"quotes":                        strings.Repeat("<blockquote>", 400) + to(most-10000, "a<br>"),
+		"code":                          to(most, "<code>`"),
+		"svg":                           to(most, "<svg><g>"),
+		"templates":                     to(most, "<template>"),
+		"headings":                      strings.Repeat("<h1>a</h1>", maxNodes/4),
+		"images":                        strings.Repeat("<img alt=a src=b>", maxNodes/5),
+	}
+}
+
+// hostileHost serves them, under their names, also compressed and in other charsets.
+func hostileHost(t testing.TB, l *lab.Lab) (paths []string) {
+	pages := map[string]func(http.ResponseWriter){}
+	add := func(name, headers string, body []byte) {
+		pages["/"+strings.ReplaceAll(name, " ", "-")] = func(w http.ResponseWriter) {
+			for line := range strings.Lines(headers) {
+				key, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
+				w.Header().Set(key, value)
+			}
+			w.Write(body)
+		}
+	}
+	for name, body := range hostilePages() {
+		add(name, "Content-Type: text/html; charset=utf-8", []byte(body))
+	}
+	add("latin", "Content-Type: text/html; charset=windows-1252", []byte("<p>"+to(5<<20-10, "\x80\x80\x80\x80 ")))
+	add("plain", "Content-Type: text/plain", []byte(to(5<<20, "words, ")))
+	add("json", "Content-Type: application/json", []byte(to(5<<20, "\"\\u0000<\x01\"")))
+	zip := func(b []byte) []byte {
+		var out bytes.Buffer
+		z, _ := gzip.NewWriterLevel(&out, gzip.BestSpeed)
+		z.Write(b)
+		z.Close()
+		return out.Bytes()
+	}
+	add("bomb", "Content-Type: text/html\nContent-Encoding: gzip", zip(make([]byte, 256<<20)))
+	add("members", "Content-Type: text/html\nContent-Encoding: gzip", bytes.Repeat(zip([]byte("<p>x")), 200_000))
+	add("zipped", "Content-Type: text/html\nContent-Encoding: gzip", zip([]byte(to(5<<20, "<p>words, "))))
+	pages["/endless"] = func(w http.ResponseWriter) {
+		w.Header().Set("Content-Type", "text/html")
+		for b := bytes.Repeat([]byte("<p>words"), 8<<10); ; {
+			if _, err := w.Write(b); err != nil {
+				return
+			}
+		}
+	}
+	l.Handle(t, hopHost, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if page := pages[r.URL.Path]; page != nil {
+			page(w)
+		}
+	}))
+	for path := range pages {
+		paths = append(paths, path)
+	}
+	return paths
+}
+
+// Six hostile pages at a time, of as many kinds, and of the heaviest ones six of a
+// kind (in make long, of every one): each ends in a page or in a clear error, and the process never grows beyond 128 MiB.
+func TestHostilePages(t *testing.T) {
+	l := lab.Use(t)
+	l.Reset()
+	l.DNS.Set(hopHost, lab.A(hopAddr))
+	paths := hostileHost(t, l)
+	bin := filepath.Join(t.TempDir(), "corral-fetch")
+	build := exec.Command("go", "build", "-trimpath", "-o", bin, "../../cmd/corral-fetch")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	cmd := exec.CommandContext(t.Context(), bin, "serve", "--listen", "127.0.0.1:0", "--resolvers", lab.NameServer.String())
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stderr lines
+	cmd.Stderr = &stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	out := bufio.NewReader(stdout)
+	ready, err := out.ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	go out.WriteTo(new(lines))
+	a := &asker{t: t, at: "http://" + strings.TrimSpace(strings.TrimPrefix(ready, readyLine)), lab: l, http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
+	var worst int
+	var rounds [][]string
+	for six := range slices.Chunk(slices.Sorted(slices.Values(paths)), 6) {
+		rounds = append(rounds, six)
+	}
+	for _, path := range paths {
+		if slices.Contains([]string{"/one-word", "/as-many-nodes-as-there-may-be"}, path) || os.Getenv("CORRAL_TEST_SWEEPS") == "all" {
+			rounds = append(rounds, slices.Repeat([]string{path}, 6))
+		}
+	}
+	for _, six := range rounds {
+		var wg sync.WaitGroup
+		for _, p := range six {
+			wg.Go(func() {
+				s, err := a.try(context.Background(), `{"url": "http://`+hopHost+p+`"}`)
+				if err != nil || s.code != 200 && s.reason() != spec.FetchTooLarge && s.reason() != spec.FetchContentEncoding && s.reason() != spec.FetchTimeout {
+					t.Errorf("%s: %v, %v", p, s, err)
+				}
+			})
+		}
+		wg.Wait()
+		peak := highWater(t, cmd.Process.Pid)
+		if peak > worst {
+			t.Logf("%v: %d MiB", six, peak>>20)
+			worst = peak
+		}
+	}
+	if worst > 128<<20 {
+		t.Errorf("%d MiB resident", worst>>20)
+	}
+	if s := stderr.String(); s != "" {
+		t.Errorf("it printed %q", s)
+	}
+}
+
+// highWater is the most that a process has had resident, in bytes.
+func highWater(t *testing.T, pid int) int {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		if words := strings.Fields(line); len(words) > 1 && words[0] == "VmHWM:" {
+			n, err := strconv.Atoi(words[1])
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n << 10
+		}
+	}
+	t.Fatal("no VmHWM")
+	return 0
+}
