@@ -61,8 +61,9 @@ uninstall:
 	rm -f '$(root)/bin/corral' $(beside:%='$(root)/libexec/corral/%') $(foreach s,$(shells),'$(root)/$(completion.$(s))')
 	[ ! -d '$(root)/libexec/corral' ] || rmdir --ignore-fail-on-non-empty '$(root)/libexec/corral'
 
-#: the gate's image for other people's stacks, corral-gate:latest and :VERSION; trusts CORRAL_CA_BUNDLE while it is built
+#: images for other people's stacks, corral-gate and corral-fetch, :latest and :VERSION; trusts CORRAL_CA_BUNDLE while they are built
 image: build
+	deploy/images/fetch/build bin latest '$(version)'
 	deploy/images/gate/build bin latest '$(version)'
 
 #: format, vet, staticcheck, tidy, and the tests that need neither root nor an engine

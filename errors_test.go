@@ -39,6 +39,7 @@ var subjects = []struct{ dir, title string }{
 	{"internal/gate", "The gate"},
 	{"internal/relay", "The gate"},
 	{"internal/verify", "Proofs"},
+	{"internal/fetch", "The fetcher"},
 }
 
 // complainers are the functions by which errors are made: which argument is the

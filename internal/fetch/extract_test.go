@@ -42,7 +42,7 @@ func TestPages(t *testing.T) {
 			source := string(body)
 			got := extracted(t, body, contentType)
 			text := "# " + got.title + "\n\n" + got.markdown
-			golden := strings.TrimSuffix(file, ".html") + ".md"
+			golden := strings.TrimSuffix(file, ".html") + ".golden"
 			if *update {
 				if err := os.WriteFile(golden, []byte(text), 0o644); err != nil {
 					t.Fatal(err)

@@ -5,7 +5,9 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -165,7 +167,7 @@ func TestAloneInOtherStacks(t *testing.T) {
 	project(t, nothing).must("install")
 	docker(t, "image", "inspect", "--format", "{{.Id}}", "corral-gate:"+tag)
 	t.Run("examples", func(t *testing.T) {
-		for name, test := range map[string]func(*testing.T, *lab.Lab){"any-app": anyApp, "linked": linked, "root-start": rootStart} {
+		for name, test := range map[string]func(*testing.T, *lab.Lab){"any-app": anyApp, "linked": linked, "root-start": rootStart, "fetch": fetcher} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				test(t, l)
@@ -325,6 +327,73 @@ func ipOf(t *testing.T, o *other, service string) string {
 	t.Helper()
 	id := strings.TrimSpace(o.compose("ps", "--quiet", service).out)
 	return docker(t, "inspect", "--format", `{{(index .NetworkSettings.Networks "`+o.project+`_default").IPAddress}}`, id)
+}
+
+// fetcher is the stack of docs/fetch.md: a page comes in by it, and nothing else does;
+// what it is asked for is refused by the gate of class public as well as by itself.
+func fetcher(t *testing.T, l *lab.Lab) {
+	const reader, fetch, linkGateway = "10.213.78.2", "10.213.78.3", "10.213.78.1"
+	tag, err := gateTag()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dirs, err := built()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	if out, err := command.Run(ctx, nil, "../../deploy/images/fetch/build", dirs[0], tag); err != nil || !strings.HasSuffix(string(out), "CORRAL_VERSION="+tag+"\n") {
+		t.Fatalf("%v: %s", err, out)
+	}
+	t.Cleanup(func() { docker(t, "rmi", "--no-prune", "corral-fetch:"+tag) })
+	l.DNS.Set("page.evil.test", lab.A("44.10.0.12"))
+	l.DNS.Set("inner.evil.test", lab.A("10.1.2.3"))
+	l.Handle(t, "page.evil.test", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/inward":
+			http.Redirect(w, r, "http://169.254.169.254/", http.StatusFound)
+		default:
+			w.Header().Set("Content-Type", "text/html")
+			io.WriteString(w, "<title>A page</title><p>It has <b>some</b> words.<p hidden>and others")
+		}
+	}))
+	o := example(t, "fetch", `services:
+  fetch-gate:
+    environment: {CORRAL_PROBES: "${CORRAL_PROBES}"}
+    healthcheck: {interval: 1s}
+  reader-gate:
+    environment: {CORRAL_PROBES: "${CORRAL_PROBES}"}
+    healthcheck: {interval: 1s}
+  fetch: {environment: {CORRAL_PROBES: "${CORRAL_PROBES}"}, healthcheck: {interval: 1s}}
+  reader: {environment: {CORRAL_PROBES: "${CORRAL_PROBES}"}}
+`+network("default", "corraltest4", "172.30.254.0/24"))
+	o.up()
+	o.alone("reader")
+	if r := o.compose("exec", "-T", "fetch", "/opt/corral/bin/corral-verify", "alone"); r.code != 0 || !regexp.MustCompile(`(?m)^ok +public-only$`).MatchString(r.out) {
+		t.Errorf("fetch: %v", r)
+	}
+	ask := func(url string) string {
+		body := `{"url": "` + url + `"}`
+		return o.in("reader", fmt.Sprintf(`exec 3<>/dev/tcp/fetch/8766; printf 'POST /v1/fetch HTTP/1.0\r\nHost: fetch\r\nContent-Length: %d\r\n\r\n%s' >&3; cat <&3`, len(body), body)).out
+	}
+	for url, want := range map[string]string{
+		"http://page.evil.test/":       `"content_markdown":"It has **some** words.\n"`,
+		"http://page.evil.test/inward": `"error":"blocked_destination"`,
+		"http://inner.evil.test/":      `"error":"dns_error"`, // the gate has filtered the answer
+		"http://127.0.0.1/":            `"error":"blocked_destination"`,
+		"http://172.30.254.1/":         `"error":"blocked_destination"`,
+		"http://reader:80/":            `"error":"blocked_destination"`,
+	} {
+		if got := ask(url); !strings.Contains(got, want) {
+			t.Errorf("%s: %s", url, got)
+		}
+	}
+	o.says("fetch", `"error":"blocked_destination"`)
+	o.shut("reader", fetch, 80)
+	o.shut("reader", "44.10.0.12", 80)
+	o.shut("reader", lab.Canary, 443)
+	o.shut("reader", linkGateway, 22)
 }
 
 func linked(t *testing.T, l *lab.Lab) {
