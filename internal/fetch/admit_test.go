@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"runtime"
 	"slices"
@@ -15,6 +14,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/vishvananda/netlink"
 
 	"github.com/corral-sandbox/corral/internal/spec"
 	"github.com/corral-sandbox/corral/test/lab"
@@ -198,11 +199,9 @@ func TestNothingLeaks(t *testing.T) {
 		func(i int) { a.leave(&gone, fmt.Sprintf("/headers/%d", i)) },
 		func(i int) { a.leave(&gone, fmt.Sprintf("/body/%d", i)) },
 		func(int) { // gone while its name is looked up
-			ctx, cancel := context.WithCancel(context.Background())
-			asked := len(a.lab.DNS.Queries("silent.lab.test"))
-			time.AfterFunc(5*time.Millisecond, cancel)
+			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
+			defer cancel()
 			a.try(ctx, `{"url": "http://silent.lab.test/"}`)
-			_ = asked
 		},
 		func(int) { // gone while the answer is written
 			c, err := net.Dial("tcp", strings.TrimPrefix(a.at, "http://"))
@@ -351,19 +350,70 @@ func TestLog(t *testing.T) {
 	}
 }
 
-// A panic gives the slot back even where nobody is there to be told.
-func TestPanicGivesBack(t *testing.T) {
-	s, err := newServer(defaults(), io.Discard)
+// More connections than are kept are closed at once, and those that are kept answer.
+func TestBounded(t *testing.T) {
+	lab.Use(t)
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.extract = func(context.Context, *page, int) (text, error) { panic("never reached") }
-	for range 20 {
-		r := httptest.NewRequest(http.MethodPost, spec.FetchPath, strings.NewReader(`{"url": "http://127.0.0.1/"}`))
-		s.ServeHTTP(httptest.NewRecorder(), r)
+	b := &bounded{Listener: l, max: 2}
+	defer b.Close()
+	accepted := make(chan net.Conn)
+	go func() {
+		for {
+			c, err := b.Accept()
+			if err != nil {
+				return
+			}
+			accepted <- c
+		}
+	}()
+	dial := func() net.Conn {
+		c, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
 	}
-	if s.slots.taken() != 0 {
-		t.Errorf("%d taken", s.slots.taken())
+	dial()
+	one := <-accepted
+	dial()
+	<-accepted
+	if n, err := dial().Read(make([]byte, 1)); n != 0 || err == nil {
+		t.Errorf("a third connection: %d, %v", n, err)
+	}
+	one.Close()
+	one.Close() // counts once
+	dial()
+	<-accepted
+	if n := b.open.Load(); n != 2 {
+		t.Errorf("%d are open", n)
+	}
+}
+
+// What belongs to the machine is refused, although its address is public.
+func TestOwnAddress(t *testing.T) {
+	a := serving(t, nil)
+	own := "44.10.200.1"
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr, err := netlink.ParseAddr(own + "/32")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := a.get("http://" + own + "/"); got.code != 200 {
+		t.Errorf("before it is the machine's: %v", got)
+	}
+	if err := netlink.AddrAdd(lo, addr); err != nil {
+		t.Fatal(err)
+	}
+	defer netlink.AddrDel(lo, addr)
+	if got := a.get("http://" + own + "/"); got.reason() != spec.FetchBlocked || !strings.Contains(got.failure.Detail, "belongs to this machine") {
+		t.Errorf("%v", got)
 	}
 }
 

@@ -41,10 +41,11 @@ func extract(ctx context.Context, p *page, most int) (t text, err error) {
 	t.cut, p.body = more, nil
 	switch kindOf(mediaType(p.contentType)) {
 	case markup:
-		t.title, t.markdown, err = markdown(ctx, content, p.target.url, most)
+		t.title, t.markdown, more, err = markdown(ctx, content, p.target.url, most)
 		if err != nil {
 			return text{}, err
 		}
+		t.cut = t.cut || more
 	case plain:
 		t.markdown = content
 	default:

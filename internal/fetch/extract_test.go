@@ -91,7 +91,7 @@ func TestWords(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		title, text := words(string(body), 1<<20)
+		title, text, _ := words(string(body), 1<<20)
 		if title == "" {
 			t.Errorf("%s: no title", name)
 		}
@@ -188,5 +188,32 @@ func TestHides(t *testing.T) {
 	shown := &html.Node{Type: html.ElementNode, DataAtom: atom.P, Data: "p", Attr: []html.Attribute{{Key: "class", Val: "not-hidden text"}}}
 	if unseen(shown) {
 		t.Error("a class that only sounds like it")
+	}
+}
+
+// Whoever gets the beginning of a page is told that there was more, however it was
+// read.
+func TestTruncated(t *testing.T) {
+	at, err := parse("https://pages.example.org/", webPorts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		what, contentType, body string
+		cut                     bool
+	}{
+		{"a page", "text/html", "<p>" + to(900, "words "), false},
+		{"a longer one", "text/html", "<p>" + to(1100, "words "), true},
+		{"one of several paragraphs", "text/html", strings.Repeat("<p>"+to(300, "words ")+"</p>", 4), true},
+		{"a deep one", "text/html", strings.Repeat("<div>", 600) + to(900, "words "), false},
+		{"a longer deep one", "text/html", strings.Repeat("<div>", 600) + strings.Repeat("words     \n", 200), true},
+		{"text", "text/plain", to(1000, "words "), false},
+		{"longer text", "text/plain", to(1001, "words "), true},
+		{"characters of several bytes", "text/plain; charset=utf-8", strings.Repeat("€", 334), true},
+	} {
+		got, err := extract(context.Background(), &page{target: at, contentType: tt.contentType, body: []byte(tt.body)}, 1000)
+		if err != nil || got.cut != tt.cut || len(got.markdown) > 1000 || len(got.markdown) < 600 && !strings.Contains(tt.what, "deep") || strings.Contains(got.markdown, "\ufffd") {
+			t.Errorf("%s: %d bytes, cut %v, %v", tt.what, len(got.markdown), got.cut, err)
+		}
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"codeberg.org/readeck/go-readability/v2"
 	"github.com/JohannesKaufmann/html-to-markdown/v2/converter"
@@ -24,11 +23,11 @@ const enough = 0.7
 
 // markdown is the title and the main text of an HTML page. A page that is too large
 // or too deep for a tree is read as it comes, without structure.
-// Of more than about so many bytes of text it gives the beginning.
-func markdown(ctx context.Context, content string, at *url.URL, most int) (title, text string, err error) {
+// Of more than about so many bytes of text it gives the beginning, and says so.
+func markdown(ctx context.Context, content string, at *url.URL, most int) (title, text string, more bool, err error) {
 	if !affordable(content) {
-		title, text = words(content, most)
-		return title, text, ended(ctx, nil)
+		title, text, more = words(content, most)
+		return title, text, more, ended(ctx, nil)
 	}
 	var note string
 	tree := func() (*html.Node, error) {
@@ -42,8 +41,8 @@ func markdown(ctx context.Context, content string, at *url.URL, most int) (title
 	}
 	doc, err := tree()
 	if err != nil { // deeper than the parser goes, or out of time
-		title, text = words(content, most)
-		return title, text, ended(ctx, nil)
+		title, text, more = words(content, most)
+		return title, text, more, ended(ctx, nil)
 	}
 	title = titleOf(doc)
 	all := prose(mainPart(doc))
@@ -53,22 +52,22 @@ func markdown(ctx context.Context, content string, at *url.URL, most int) (title
 	found := article.Node
 	if err != nil || found == nil || float64(prose(found)) < enough*float64(all) {
 		if doc, err = tree(); err != nil {
-			return "", "", ended(ctx, err)
+			return "", "", false, ended(ctx, err)
 		}
 		found = mainPart(doc)
 	} else if t := article.Title(); t != "" {
 		title = t
 	}
 	if err := ended(ctx, nil); err != nil {
-		return "", "", err
+		return "", "", false, err
 	}
-	trim(found, most)
+	more = trim(found, most)
 	flatten(found, 0)
 	out, err := toMarkdown.ConvertNode(found, converter.WithContext(ctx))
 	if err != nil {
-		return "", "", err
+		return "", "", false, err
 	}
-	return title, note + strings.TrimSpace(string(out)) + "\n", nil
+	return title, note + strings.TrimSpace(string(out)) + "\n", more, nil
 }
 
 var toMarkdown = converter.NewConverter(converter.WithPlugins(
@@ -162,21 +161,24 @@ func absolute(at *url.URL, ref string) string {
 	return u.String()
 }
 
-// trim leaves of a tree what stands before so many bytes of text are over, and a
-// little more, so that who cuts it exactly sees that there was more.
-func trim(root *html.Node, most int) {
-	left := most + 1
+// trim leaves of a tree the beginning, of so many bytes of text, and reports whether
+// there was more.
+func trim(root *html.Node, most int) (more bool) {
+	left := most
 	walk(root, func(n *html.Node) bool {
-		switch {
-		case left <= 0 && n != root:
-			n.Parent.RemoveChild(n)
-			return false
-		case n.Type == html.TextNode:
-			n.Data = cut(n.Data, left+utf8.UTFMax)
-			left -= len(n.Data)
+		if n.Type != html.TextNode {
+			return true
 		}
-		return true
+		if len(n.Data) > left {
+			n.Data, more = cut(n.Data, left), true
+		}
+		left -= len(n.Data)
+		if n.Data == "" && n != root {
+			n.Parent.RemoveChild(n)
+		}
+		return false
 	})
+	return more
 }
 
 // maxIndents is how deep quotes and items of lists may stand in each other. Each one

@@ -112,30 +112,40 @@ var inline = map[atom.Atom]bool{
 }
 
 // words is the title and the text of a page that no tree is made of: a line a block,
-// up to about so many bytes.
-func words(content string, most int) (title, text string) {
+// up to about so many bytes, and whether there is more.
+func words(content string, most int) (title, text string, more bool) {
 	z := html.NewTokenizer(strings.NewReader(content))
 	var b strings.Builder
 	within := "" // the element that is not shown, and how many of its name are open
 	depth := 0
 	inTitle := false
+	ended := true // the line
+	endLine := func() {
+		if !ended {
+			b.WriteByte('\n')
+			ended = true
+		}
+	}
 	for b.Len() < most {
 		switch z.Next() {
 		case html.ErrorToken:
-			return title, tidy(b.String())
+			return title, tidy(b.String()), false
 		case html.TextToken:
 			switch {
 			case inTitle:
 				title = cut(title+string(z.Text()), maxField)
 			case depth == 0:
-				b.WriteString(strings.ReplaceAll(cut(string(z.Text()), most), "\n", " "))
+				if t := string(z.Text()); strings.TrimSpace(t) != "" || !ended {
+					b.WriteString(strings.ReplaceAll(cut(t, most), "\n", " "))
+					ended = false
+				}
 			}
 		case html.StartTagToken, html.SelfClosingTagToken:
-			name, more := z.TagName()
+			name, next := z.TagName()
 			n := &html.Node{Type: html.ElementNode, DataAtom: atom.Lookup(name), Data: string(name)}
-			for more {
+			for next {
 				var key, value []byte
-				key, value, more = z.TagAttr()
+				key, value, next = z.TagAttr()
 				switch k := string(key); k {
 				case "hidden", "aria-hidden", "style", "class", "type", "open":
 					n.Attr = append(n.Attr, html.Attribute{Key: k, Val: string(value)})
@@ -156,7 +166,7 @@ func words(content string, most int) (title, text string) {
 			case !void[tag] && unseen(n):
 				within, depth = n.Data, 1
 			case !formatting[tag] && !inline[tag]:
-				b.WriteByte('\n')
+				endLine()
 			}
 		case html.EndTagToken:
 			name, _ := z.TagName()
@@ -167,11 +177,11 @@ func words(content string, most int) (title, text string) {
 			case depth > 0 && string(name) == within:
 				depth--
 			case depth == 0 && !formatting[tag] && !inline[tag]:
-				b.WriteByte('\n')
+				endLine()
 			}
 		}
 	}
-	return title, tidy(b.String())
+	return title, tidy(b.String()), true
 }
 
 // tidy makes one blank of several, and leaves out empty lines.

@@ -370,7 +370,7 @@ func fetcher(t *testing.T, l *lab.Lab) {
 `+network("default", "corraltest4", "172.30.254.0/24"))
 	o.up()
 	o.alone("reader")
-	if r := o.compose("exec", "-T", "fetch", "/opt/corral/bin/corral-verify", "alone"); r.code != 0 || !regexp.MustCompile(`(?m)^ok +public-only$`).MatchString(r.out) {
+	if r := o.compose("exec", "-T", "fetch", "/opt/corral/bin/corral-verify", "alone"); r.code != 0 || !regexp.MustCompile(`(?m)^ok +public-only\b`).MatchString(r.out) {
 		t.Errorf("fetch: %v", r)
 	}
 	ask := func(url string) string {
