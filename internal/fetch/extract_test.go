@@ -164,6 +164,12 @@ func TestEstimate(t *testing.T) {
 			t.Errorf("%s: %d nodes, estimated %d", name, nodes, guess)
 		}
 	}
+	// What a converter would carry through hundreds of elements has none.
+	for _, name := range []string{"deep", "formatting", "adoption", "paragraphs"} {
+		if n, ok := estimate(hostilePages()[name]); ok {
+			t.Errorf("%s is estimated at %d nodes", name, n)
+		}
+	}
 	// An ordinary page of some length has a tree.
 	var b strings.Builder
 	for i := range 3000 {
