@@ -1,9 +1,11 @@
 package fetch
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -421,34 +423,59 @@ func TestOwnAddress(t *testing.T) {
 	}
 }
 
-// BenchmarkRefusal is what a client waits for that is turned away while all slots are
-// taken and 100 others come as well.
+// BenchmarkRefusal is what each of 1,000 clients waits for that are turned away while
+// all slots are taken. Each keeps a connection, and asks about once a second.
 func BenchmarkRefusal(b *testing.B) {
+	const clients = 1000
 	a := serving(b, nil)
 	end := slowPages(a)
 	defer end()
-	a.http = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100}}
+	body := `{"url": "http://` + otherHost + `/"}`
+	request := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", spec.FetchPath, len(body), body)
 	var mu sync.Mutex
 	var took []time.Duration
-	b.SetParallelism(50)
-	b.RunParallel(func(pb *testing.PB) {
-		for pb.Next() {
-			began := time.Now()
-			s, err := a.try(context.Background(), `{"url": "http://`+otherHost+`/"}`)
-			d := time.Since(began)
-			if err != nil || s.reason() != spec.FetchBusy {
-				b.Errorf("%v, %v", s, err)
+	next := make(chan struct{})
+	var wg, ready sync.WaitGroup
+	ready.Add(clients)
+	for range clients {
+		wg.Go(func() {
+			c, err := net.Dial("tcp", strings.TrimPrefix(a.at, "http://"))
+			ready.Done()
+			if err != nil {
+				b.Error(err)
 				return
 			}
-			mu.Lock()
-			took = append(took, d)
-			mu.Unlock()
-		}
-	})
+			defer c.Close()
+			in := bufio.NewReader(c)
+			for range next {
+				<-time.After(rand.N(2 * time.Second))
+				began := time.Now()
+				io.WriteString(c, request)
+				resp, err := http.ReadResponse(in, nil)
+				d := time.Since(began)
+				if err != nil || resp.StatusCode != http.StatusServiceUnavailable {
+					b.Errorf("%v, %v", resp, err)
+					return
+				}
+				io.Copy(io.Discard, resp.Body)
+				mu.Lock()
+				took = append(took, d)
+				mu.Unlock()
+			}
+		})
+	}
+	ready.Wait()
+	b.ResetTimer()
+	for range b.N {
+		next <- struct{}{}
+	}
+	close(next)
+	wg.Wait()
 	b.StopTimer()
 	slices.Sort(took)
-	b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "p99-ms")
-	b.ReportMetric(float64(len(took))/b.Elapsed().Seconds(), "refusals/s")
+	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+	b.ReportMetric(ms(took[len(took)/2]), "p50-ms")
+	b.ReportMetric(ms(took[len(took)*99/100]), "p99-ms")
 }
 
 // BenchmarkPages is how fast six at a time get small pages, against a plain client
