@@ -25,17 +25,21 @@ type text struct {
 	cut             bool // there was more
 }
 
-// one at a time: a tree is many times as large as its page, and two processors
-// extract two pages hardly sooner.
+// small is the largest page, in bytes, that is extracted beside others.
+const small = 64 << 10
+
+// one larger page at a time: a tree is many times as large as its page.
 var one = make(chan struct{}, 1)
 
 // extract is the text of a page, of at most so many bytes. It uses the body up.
 func extract(ctx context.Context, p *page, most int) (t text, err error) {
-	select {
-	case one <- struct{}{}:
-		defer func() { <-one }()
-	case <-ctx.Done():
-		return text{}, ended(ctx, nil)
+	if len(p.body) > small {
+		select {
+		case one <- struct{}{}:
+			defer func() { <-one }()
+		case <-ctx.Done():
+			return text{}, ended(ctx, nil)
+		}
 	}
 	content, more := decode(p.body, p.contentType)
 	t.cut, p.body = more, nil
