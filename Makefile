@@ -6,7 +6,7 @@ SHELL = bash
 
 module  := github.com/corral-sandbox/corral
 version := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
-guests  := corral-gate corral-verify corral-fetch
+guests  := corral-gate corral-verify corral-fetch corral-bridge
 
 # Where make install puts things; packagers set DESTDIR.
 PREFIX  ?= /usr/local

@@ -38,6 +38,7 @@ var subjects = []struct{ dir, title string }{
 	{"internal/wayback", "Repositories"},
 	{"internal/gate", "The gate"},
 	{"internal/relay", "The gate"},
+	{"internal/bridge", "The researcher"},
 	{"internal/verify", "Proofs"},
 	{"internal/fetch", "The fetcher"},
 }

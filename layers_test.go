@@ -77,6 +77,9 @@ var layers = []struct {
 	{"corral-fetch asks for pages and runs nothing: what may be talked into anything has no program, no rule and no secret at hand", func(from, to string) bool {
 		return from == "internal/fetch" && (to == "os/exec" || slices.Contains([]string{"internal/command", "internal/netfilter", "internal/secret", "internal/gate", "internal/state", "internal/host"}, to))
 	}},
+	{"who speaks to an agent's model by MCP is the bridge, which believes neither side", func(from, to string) bool {
+		return under(to, "github.com/modelcontextprotocol") && from != "internal/bridge"
+	}},
 	{"flags and help are the command line's", func(from, to string) bool {
 		return under(to, "github.com/spf13/cobra") && from != "internal/cli"
 	}},
@@ -181,6 +184,12 @@ func TestLayersNotice(t *testing.T) {
 		{"internal/fetch", "internal/policy", true},
 		{"cmd/corral-fetch", "internal/fetch", false},
 		{"cmd/corral-fetch", "internal/gate", true},
+		{"internal/gate", "github.com/modelcontextprotocol/go-sdk/mcp", true},
+		{"internal/bridge", "github.com/modelcontextprotocol/go-sdk/mcp", false},
+		{"internal/bridge", "golang.org/x/net/html", true},
+		{"internal/bridge", "internal/plan", true},
+		{"cmd/corral-bridge", "internal/bridge", false},
+		{"cmd/corral-bridge", "internal/spec", true},
 		{"internal/gate", "github.com/spf13/cobra", true},
 		{"internal/cli", "github.com/spf13/cobra", false},
 	} {

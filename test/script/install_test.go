@@ -27,7 +27,7 @@ func TestMakeInstall(t *testing.T) {
 	made(t, "install", where...)
 	made(t, "install", where...) // over itself
 	want := []string{
-		"bin/corral", "libexec/corral/corral-fetch", "libexec/corral/corral-gate", "libexec/corral/corral-prisoner", "libexec/corral/corral-verify",
+		"bin/corral", "libexec/corral/corral-bridge", "libexec/corral/corral-fetch", "libexec/corral/corral-gate", "libexec/corral/corral-prisoner", "libexec/corral/corral-verify",
 		"share/bash-completion/completions/corral", "share/fish/vendor_completions.d/corral.fish", "share/zsh/site-functions/_corral",
 	}
 	prefix := filepath.Join(dest, "opt/tools")
@@ -67,7 +67,7 @@ func TestMakeInstall(t *testing.T) {
 // Where the person's umask closes what they make, what is installed is everybody's.
 func TestMakeInstallIsForEverybody(t *testing.T) {
 	bin, dest := t.TempDir(), t.TempDir()
-	for _, name := range []string{"corral", "corral-gate", "corral-verify", "corral-fetch", "corral-prisoner"} {
+	for _, name := range []string{"corral", "corral-gate", "corral-verify", "corral-fetch", "corral-bridge", "corral-prisoner"} {
 		if err := os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"), 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -95,7 +95,7 @@ func TestMakeInstallIsForEverybody(t *testing.T) {
 // name, and who is to find corral is told where it is not looked for.
 func TestMakeInstallSaysWhere(t *testing.T) {
 	bin, dest := t.TempDir(), t.TempDir()
-	for _, name := range []string{"corral", "corral-gate", "corral-verify", "corral-fetch", "corral-prisoner"} {
+	for _, name := range []string{"corral", "corral-gate", "corral-verify", "corral-fetch", "corral-bridge", "corral-prisoner"} {
 		if err := os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -133,7 +133,7 @@ func TestGoInstall(t *testing.T) {
 	if out, err := c.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	if got := files(t, bin, bin); !slices.Equal(got, []string{"corral", "corral-fetch", "corral-gate", "corral-verify"}) {
+	if got := files(t, bin, bin); !slices.Equal(got, []string{"corral", "corral-bridge", "corral-fetch", "corral-gate", "corral-verify"}) {
 		t.Errorf("installed: %q", got)
 	}
 	said := asked(t, t.TempDir(), filepath.Join(bin, "corral"), "version")
@@ -141,7 +141,7 @@ func TestGoInstall(t *testing.T) {
 	if release == "dev" || release == "(devel)" || release == "" {
 		t.Errorf("corral version says %q in a clone of git", said)
 	}
-	for _, guest := range []string{"corral-gate", "corral-verify", "corral-fetch"} {
+	for _, guest := range []string{"corral-gate", "corral-verify", "corral-fetch", "corral-bridge"} {
 		if got := asked(t, t.TempDir(), filepath.Join(bin, guest), "version"); got != guest+" "+release+"\n" {
 			t.Errorf("%s is of another version: %q", guest, got)
 		}

@@ -72,7 +72,7 @@ func quietAboutReaders(t *testing.T, bin string) {
 // build makes the binaries, as go install would.
 func build(t *testing.T, dir string, flags ...string) {
 	t.Helper()
-	build := exec.Command("go", append(append([]string{"build", "-o", dir + "/"}, flags...), "../../cmd/corral", "../../cmd/corral-gate", "../../cmd/corral-verify", "../../cmd/corral-fetch")...)
+	build := exec.Command("go", append(append([]string{"build", "-o", dir + "/"}, flags...), "../../cmd/corral", "../../cmd/corral-gate", "../../cmd/corral-verify", "../../cmd/corral-fetch", "../../cmd/corral-bridge")...)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)

@@ -71,7 +71,7 @@ func TestGoInstallOfAVersion(t *testing.T) {
 	if out, err := c.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	for _, name := range []string{"corral", "corral-gate", "corral-verify", "corral-fetch"} {
+	for _, name := range []string{"corral", "corral-gate", "corral-verify", "corral-fetch", "corral-bridge"} {
 		if said := asked(t, home, filepath.Join(bin, name), "version"); said != name+" "+version+"\n" {
 			t.Errorf("%s version: %q", name, said)
 		}
