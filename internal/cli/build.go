@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"text/tabwriter"
 	"time"
 
@@ -11,6 +10,7 @@ import (
 
 	"github.com/corral-sandbox/corral/internal/engine"
 	"github.com/corral-sandbox/corral/internal/host"
+	"github.com/corral-sandbox/corral/internal/plan"
 	"github.com/corral-sandbox/corral/internal/render"
 )
 
@@ -43,7 +43,7 @@ func (a *app) buildImages(ctx context.Context, p *project, e *engine.Engine) err
 	if err != nil {
 		return err
 	}
-	planned, err := p.draft(ctx, e, nil)(netip.Addr{})
+	planned, err := p.draft(ctx, e, plan.Addresses{}, nil)(plan.Addresses{})
 	if err != nil {
 		return err
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -238,10 +237,10 @@ func location(file string) (string, error) {
 // id names the project's sandbox.
 func (p *project) id() string { return plan.ID(p.policy.Name, p.policy.File) }
 
-// draft plans the sandbox for an address, with args in place of the profile's
-// command if there are any.
-func (p *project) draft(ctx context.Context, e *engine.Engine, args []string) engine.Draft {
-	return func(address netip.Addr) (*plan.Plan, error) {
+// draft plans the sandbox beside those of its gates that are up, with args in place of
+// the profile's command if there are any.
+func (p *project) draft(ctx context.Context, e *engine.Engine, up plan.Addresses, args []string) engine.Draft {
+	return func(free plan.Addresses) (*plan.Plan, error) {
 		h := p.host
 		own, err := host.Addresses()
 		if err != nil {
@@ -252,7 +251,7 @@ func (p *project) draft(ctx context.Context, e *engine.Engine, args []string) en
 			return nil, err
 		}
 		h.Never = append(append(own, networks...), p.host.Subnet)
-		return plan.Build(p.policy, p.profile, h, address, args)
+		return plan.Build(p.policy, p.profile, h, up.With(free), args)
 	}
 }
 

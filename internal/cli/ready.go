@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"net/netip"
 	"os"
 
 	"github.com/corral-sandbox/corral/internal/engine"
@@ -59,7 +58,7 @@ func (a *app) begin(ctx context.Context, e *engine.Engine, p *project, to purpos
 // agreed asks for a yes where one is needed. What cannot be planned is not
 // asked about.
 func (a *app) agreed(ctx context.Context, p *project) error {
-	if _, err := plan.Build(p.policy, p.profile, p.host, netip.Addr{}, nil); err != nil {
+	if _, err := plan.Build(p.policy, p.profile, p.host, plan.Addresses{}, nil); err != nil {
 		return err
 	}
 	return a.accept(ctx, p)

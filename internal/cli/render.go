@@ -2,7 +2,6 @@ package cli
 
 import (
 	"fmt"
-	"net/netip"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
@@ -40,7 +39,7 @@ a profile keeps or copies nothing is made.`,
 				return err
 			}
 			h.Never = append(own, h.Subnet)
-			planned, err := plan.Build(p.policy, p.profile, h, netip.Addr{}, nil)
+			planned, err := plan.Build(p.policy, p.profile, h, plan.Addresses{}, nil)
 			if err != nil {
 				return err
 			}

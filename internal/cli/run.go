@@ -185,7 +185,7 @@ func (a *app) bring(ctx context.Context, e *engine.Engine, p *project, purpose s
 		return nil, "", err
 	}
 	e.Trusted = p.host.Certificates
-	g, err := e.StartGate(ctx, guests, p.network, purpose, p.draft(ctx, e, args))
+	g, err := e.StartGate(ctx, guests, p.network, plan.Main, purpose, p.draft(ctx, e, plan.Addresses{}, args))
 	if err != nil {
 		return nil, "", err
 	}

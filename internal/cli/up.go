@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -594,7 +593,7 @@ func (h *healing) prepare(ctx context.Context) (err error) {
 	if p.network, p.host.Subnet, err = inForce(ctx, h.engine); err != nil {
 		return err
 	}
-	planned, err := p.draft(ctx, h.engine, nil)(netip.Addr{})
+	planned, err := p.draft(ctx, h.engine, plan.Addresses{}, nil)(plan.Addresses{})
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/corral-sandbox/corral/internal/engine"
 	"github.com/corral-sandbox/corral/internal/exit"
 	"github.com/corral-sandbox/corral/internal/host"
+	"github.com/corral-sandbox/corral/internal/plan"
 	"github.com/corral-sandbox/corral/internal/policy"
 	"github.com/corral-sandbox/corral/internal/printable"
 	"github.com/corral-sandbox/corral/internal/report"
@@ -376,11 +377,11 @@ func (p *project) sketch(ctx context.Context, e *engine.Engine, guests host.Gues
 	if err := p.identity(ctx); err != nil {
 		return nil, err
 	}
-	planned, err := p.draft(ctx, e, nil)(gate.Address)
+	planned, err := p.draft(ctx, e, engine.AddressesOf([]engine.Member{gate}), nil)(plan.Addresses{})
 	if err != nil {
 		return nil, err
 	}
-	g, err := e.Sketch(guests, planned, gate.Purpose)
+	g, err := e.Sketch(guests, planned, gate.Service, gate.Purpose)
 	if err != nil {
 		return nil, err
 	}

@@ -96,7 +96,7 @@ func (e *Engine) serviceRequest(g *Gate, s plan.Service, secrets []secret.Var, t
 			Cmd:          s.Command,
 			Env:          append(environment(s.Environment, secrets), signalTheGroup),
 			WorkingDir:   s.WorkDir,
-			Labels:       labels(g, s.Name, RoleService, map[string]string{labelShields: render.MountsLabel(s.Shields), labelFurniture: render.MountsLabel(s.Furniture), labelSubmounts: submountsLabel(s.Mounts)}),
+			Labels:       labels(g, s.Name, RoleService, map[string]string{labelGate: s.Gate, labelShields: render.MountsLabel(s.Shields), labelFurniture: render.MountsLabel(s.Furniture), labelSubmounts: submountsLabel(s.Mounts)}),
 			Tty:          term.TTY,
 			OpenStdin:    term.Stdin,
 			StdinOnce:    term.Stdin && !term.Stays,
@@ -142,8 +142,13 @@ func environment(env map[string]string, secrets []secret.Var) []string {
 // runs beside a gate that is going. What relays did for the gate ends with it.
 func (e *Engine) End(ctx context.Context, g *Gate, services ...string) error {
 	left := e.removeAll(ctx, services)
-	if len(g.Plan.Relays) == 0 {
-		return errors.Join(left, e.remove(ctx, g.ID))
+	if needs(g.Plan, g.planned()) == "" {
+		left = errors.Join(left, e.remove(ctx, g.ID))
+	} else {
+		left = errors.Join(left, e.takeAway(ctx, g.Image, g.ID))
 	}
-	return errors.Join(left, e.takeAway(ctx, g.Image, g.ID))
+	if !g.planned().Link.IsValid() {
+		return left
+	}
+	return errors.Join(left, e.unlink(context.WithoutCancel(ctx), g.Plan.ID))
 }

@@ -28,6 +28,8 @@ import (
 const (
 	labelSandbox   = render.LabelSandbox
 	labelService   = render.LabelService
+	labelGate      = render.LabelGate
+	labelLink      = render.LabelLink
 	labelRole      = render.LabelRole
 	labelAddress   = render.LabelAddress
 	labelInstance  = render.LabelInstance

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -22,8 +23,9 @@ import (
 // attempts is how often an address that somebody else took is exchanged.
 const attempts = 3
 
-// Gate is a gate that proved its rules.
+// Gate is a gate that proved its rules, one of those of its plan.
 type Gate struct {
+	Name   string
 	ID     string
 	Plan   *plan.Plan
 	Tree   render.Tree
@@ -46,13 +48,20 @@ func (e *GateFailed) Error() string {
 	return "the gate stayed closed: " + strings.Join(e.Reasons, "\n  ")
 }
 
-// Draft makes the plan once an address is known to be free.
-type Draft func(netip.Addr) (*plan.Plan, error)
+// planned is what the plan says of it.
+func (g *Gate) planned() plan.Gate {
+	i := slices.IndexFunc(g.Plan.Gates, func(p plan.Gate) bool { return p.Name == g.Name })
+	return g.Plan.Gates[i] // whoever made the one made the other
+}
 
-// StartGate brings up the gate of a plan: created, told, started, and proven
-// by its own ready line. Nothing that joins it may be started before. On any
+// Draft makes the plan once addresses are known to be free. Those of gates that are up
+// are whoever drafts's to add.
+type Draft func(plan.Addresses) (*plan.Plan, error)
+
+// StartGate brings up the gate of that name of a plan: created, told, started, and
+// proven by its own ready line. Nothing that joins it may be started before. On any
 // error nothing of it is left.
-func (e *Engine) StartGate(ctx context.Context, guests host.Guests, net plan.Network, purpose string, draft Draft) (*Gate, error) {
+func (e *Engine) StartGate(ctx context.Context, guests host.Guests, net plan.Network, name, purpose string, draft Draft) (*Gate, error) {
 	if err := e.CheckNetwork(ctx, net); err != nil {
 		return nil, err
 	}
@@ -63,7 +72,7 @@ func (e *Engine) StartGate(ctx context.Context, guests host.Guests, net plan.Net
 	e.lap("image of the gate")
 	var conflict error
 	for range attempts {
-		g, err := e.createGate(ctx, image, guests, net, purpose, draft)
+		g, err := e.createGate(ctx, image, guests, net, name, purpose, draft)
 		if err != nil {
 			return nil, err
 		}
@@ -87,7 +96,7 @@ func addressTaken(err error) bool { return strings.Contains(err.Error(), "Addres
 
 // createGate creates a gate on a free address, with the guest binaries proven,
 // its document in place, and what it needs of the host carried there.
-func (e *Engine) createGate(ctx context.Context, image string, guests host.Guests, net plan.Network, purpose string, draft Draft) (g *Gate, err error) {
+func (e *Engine) createGate(ctx context.Context, image string, guests host.Guests, net plan.Network, name, purpose string, draft Draft) (g *Gate, err error) {
 	unlock, err := e.lock(ctx, image)
 	if err != nil {
 		return nil, err
@@ -105,9 +114,18 @@ func (e *Engine) createGate(ctx context.Context, image string, guests host.Guest
 	if err != nil {
 		return nil, err
 	}
-	p, err := draft(address)
+	at := plan.Addresses{Gates: map[string]netip.Addr{name: address}}
+	p, err := draft(at)
 	if err != nil {
 		return nil, err
+	}
+	if p.Linked() {
+		if at.Links, err = e.ensureLinks(ctx, p); err != nil {
+			return nil, err
+		}
+		if p, err = draft(at); err != nil {
+			return nil, err
+		}
 	}
 	if err := e.bindable(p); err != nil {
 		return nil, err
@@ -116,7 +134,7 @@ func (e *Engine) createGate(ctx context.Context, image string, guests host.Guest
 	if err != nil {
 		return nil, err
 	}
-	g = &Gate{Plan: p, Tree: tree, Image: image, Guests: guestName(guests), Purpose: purpose}
+	g = &Gate{Name: name, Plan: p, Tree: tree, Image: image, Guests: guestName(guests), Purpose: purpose}
 	made := e.gateRequest(g, net, address)
 	made.config.Labels[labelConfig] = gateParts(g, made).String()
 	for filled := false; ; filled = true {
@@ -138,12 +156,15 @@ func (e *Engine) createGate(ctx context.Context, image string, guests host.Guest
 			return nil, err
 		}
 	}
-	told := render.Tree{"etc/corral/gate.json": tree[render.GateSpec(p.Gates[0].Name)]}
+	if err := e.link(ctx, g); err != nil {
+		return nil, errors.Join(err, e.remove(ctx, g.ID))
+	}
+	told := render.Tree{"etc/corral/gate.json": tree[render.GateSpec(name)]}
 	if err := e.api.CopyToContainer(ctx, g.ID, "/", told.Tar(), container.CopyToContainerOptions{}); err != nil {
 		err = e.unlessTakenDown(ctx, g.ID, fmt.Errorf("gate of %s: %w", p.ID, err))
 		return nil, errors.Join(err, e.remove(ctx, g.ID))
 	}
-	if err := e.carry(ctx, image, p); err != nil {
+	if err := e.carry(ctx, image, g); err != nil {
 		return nil, errors.Join(err, e.dismiss(ctx, g.ID))
 	}
 	return g, nil
@@ -161,7 +182,7 @@ func (e *Engine) bindable(p *plan.Plan) error {
 }
 
 func (e *Engine) gateRequest(g *Gate, net plan.Network, address netip.Addr) request {
-	planned := g.Plan.Gates[0]
+	planned := g.planned()
 	limit := int64(render.GatePids)
 	return request{
 		name: render.GateContainer(g.Plan.ID, planned.Name),
@@ -171,7 +192,7 @@ func (e *Engine) gateRequest(g *Gate, net plan.Network, address netip.Addr) requ
 			Env:      gateEnvironment(),
 			// Its own ready line and its watchdog say more, and need no exec every while.
 			Healthcheck: &container.HealthConfig{Test: []string{"NONE"}},
-			Labels:      labels(g, planned.Name, RoleGate, gateLabels(g.Plan, address)),
+			Labels:      labels(g, planned.Name, RoleGate, gateLabels(g.Plan, planned, address)),
 		},
 		host: &container.HostConfig{
 			NetworkMode: container.NetworkMode(net.Name),
@@ -193,10 +214,13 @@ func (e *Engine) gateRequest(g *Gate, net plan.Network, address netip.Addr) requ
 	}
 }
 
-func gateLabels(p *plan.Plan, address netip.Addr) map[string]string {
+func gateLabels(p *plan.Plan, g plan.Gate, address netip.Addr) map[string]string {
 	l := map[string]string{labelAddress: address.String()}
-	if len(p.Relays) > 0 {
-		l[labelRelays] = needs(p)
+	if g.Link.IsValid() {
+		l[labelLink] = g.Link.String()
+	}
+	if words := needs(p, g); words != "" {
+		l[labelRelays] = words
 	}
 	return l
 }

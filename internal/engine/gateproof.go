@@ -41,7 +41,9 @@ import (
 type own struct {
 	role    string // RoleGate or RoleRelay
 	asked   request
-	network string // the one that it is on
+	network string // the one that it is on, and goes out by
+	links   string // that between the gates of its sandbox, if it is on that
+	link    netip.Addr
 
 	got       *container.InspectResponse
 	unknown   []difference // what it was made with that corral knows no name of
@@ -383,14 +385,27 @@ func (o *own) unlike() (all []difference) {
 		add(fieldState, "", "it does not run (%s)", stateWords(o.got.State))
 	}
 	networks := o.got.NetworkSettings.Networks
-	if len(networks) != 1 || networks[o.network] == nil {
-		add("NetworkSettings.Networks", "", "it is on %s, not on %q alone", list(sortedNames(networks)), o.network)
+	want := []string{o.network}
+	if o.links != "" {
+		want = append(want, o.links)
+		slices.Sort(want)
+	}
+	if got := sortedNames(networks); !slices.Equal(got, want) {
+		add("NetworkSettings.Networks", "", "it is on %s, not on %s alone", list(got), list(want))
+	} else if n := networks[o.links]; n != nil && n.IPAddress != o.link.String() {
+		add("NetworkSettings.Networks", o.links, "its address is %q, not %v", n.IPAddress, o.link)
 	} else if o.planned != nil && o.planned.Address.IsValid() && networks[o.network].IPAddress != o.planned.Address.String() {
 		add("NetworkSettings.Networks", o.network, "its address is %q, not %v", networks[o.network].IPAddress, o.planned.Address)
 	}
-	if n := networks[o.network]; n != nil {
-		for _, words := range o.endpointUnlike(n) {
-			add("NetworkSettings.Networks", o.network, "%s", words)
+	for _, name := range want {
+		gateway := netip.Addr{}
+		if name == o.network {
+			gateway = o.gateway()
+		}
+		if n := networks[name]; n != nil {
+			for _, words := range endpointUnlike(n, gateway) {
+				add("NetworkSettings.Networks", name, "%s", words)
+			}
 		}
 	}
 	return all
@@ -409,9 +424,17 @@ func stateWords(s *container.State) string {
 	return cmp.Or(s.Status, "the engine does not say how it is")
 }
 
-// endpointUnlike is what of the way to the network nobody asked for. Other names of it
+// gateway is where a gate's way out begins, zero if that is the engine's to say.
+func (o *own) gateway() netip.Addr {
+	if o.planned == nil {
+		return netip.Addr{}
+	}
+	return o.planned.Gateway
+}
+
+// endpointUnlike is what of the way to a network nobody asked for. Other names of it
 // are the engine's to give, and tell a way to the gate alone.
-func (o *own) endpointUnlike(n *network.EndpointSettings) (all []string) {
+func endpointUnlike(n *network.EndpointSettings, gateway netip.Addr) (all []string) {
 	if len(n.DriverOpts) > 0 {
 		all = append(all, fmt.Sprintf("it was made with options that nobody asked for: %s", list(sortedNames(n.DriverOpts))))
 	}
@@ -421,8 +444,8 @@ func (o *own) endpointUnlike(n *network.EndpointSettings) (all []string) {
 	if c := n.IPAMConfig; c != nil && (len(c.LinkLocalIPs) > 0 || c.IPv6Address != "") {
 		all = append(all, fmt.Sprintf("it has further addresses, which nobody asked for: %s", shown(settings(n)["IPAMConfig"])))
 	}
-	if o.planned != nil && o.planned.Gateway.IsValid() && n.Gateway != o.planned.Gateway.String() {
-		all = append(all, fmt.Sprintf("its gateway is %q, not %v", shorten(n.Gateway), o.planned.Gateway))
+	if gateway.IsValid() && n.Gateway != gateway.String() {
+		all = append(all, fmt.Sprintf("its gateway is %q, not %v", shorten(n.Gateway), gateway))
 	}
 	return all
 }
@@ -1301,16 +1324,27 @@ func listenersOf(dir string, uid uint32) ([]netip.AddrPort, error) {
 
 // proveGate proves a gate's own container.
 func (e *Engine) proveGate(ctx context.Context, title string, g *Gate, planned plan.Gate, id, image string, guests host.Guests, beside *company) (report.Section, *own) {
-	one, asking := *g.Plan, *g
-	one.Gates = []plan.Gate{planned}
-	asking.Plan, asking.Image = &one, image
+	asking := *g
+	asking.Name, asking.Image = planned.Name, image
 	o := &own{role: RoleGate, asked: e.gateRequest(&asking, g.Plan.Network, planned.Spec.Address), network: g.Plan.Network.Name, planned: &planned.Spec}
+	if planned.Link.IsValid() {
+		o.links, o.link = linksName(g.Plan.ID), planned.Link
+	}
 	e.see(ctx, o, id, image, guests, beside, func(ctx context.Context) []dialled {
 		i := slices.IndexFunc(planned.Verify, func(c spec.Check) bool { return c.Kind() == "no-listener-for-outsiders" })
 		if i < 0 || !o.at().IsValid() {
 			return nil
 		}
-		return dialGate(ctx, o.at(), planned.Verify[i].Ports)
+		all := dialGate(ctx, o.at(), planned.Verify[i].Ports)
+		if o.link.IsValid() { // where others may call it, this machine may not
+			ports := slices.Clone(planned.Verify[i].Ports)
+			for _, c := range planned.Spec.Clients {
+				ports = append(ports, c.Port)
+			}
+			slices.Sort(ports)
+			all = append(all, dialGate(ctx, o.link, slices.Compact(ports))...)
+		}
+		return all
 	})
 	o.neighbour = neighbour("/proc/net/arp", o.at())
 	return judgeOwn(title, planned.Verify, o), o

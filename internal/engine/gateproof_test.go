@@ -37,7 +37,7 @@ func small(t *testing.T) *plan.Plan {
 	}
 	p := &policy.Policy{Name: "small", File: "/p/corral.yaml", Dir: "/p", Digest: "sha256:aa", HostServices: []policy.HostService{{Name: "x", Port: 8081}}}
 	p.Resources.Pids, p.Image.Base = 100, "debian:bookworm-slim"
-	got, err := plan.Build(p, prof, plan.Host{UID: 1000, GID: 1000, Subnet: netip.MustParsePrefix("172.30.0.0/16"), Probes: spec.DefaultProbes()}, netip.MustParseAddr("172.30.0.2"), nil)
+	got, err := plan.Build(p, prof, plan.Host{UID: 1000, GID: 1000, Subnet: netip.MustParsePrefix("172.30.0.0/16"), Probes: spec.DefaultProbes()}, plan.At(netip.MustParseAddr("172.30.0.2")), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +77,7 @@ var imageOfGate = map[string]any{"Env": []string{"PATH=/bin"}, "Entrypoint": []s
 func soundGate(t *testing.T) *own {
 	t.Helper()
 	p := small(t)
-	g := &Gate{Plan: p, Image: "corral-gate:0123456789abcdef", Guests: "corral-guest-1", Purpose: PurposeRun}
+	g := &Gate{Name: plan.Main, Plan: p, Image: "corral-gate:0123456789abcdef", Guests: "corral-guest-1", Purpose: PurposeRun}
 	planned := p.Gates[0].Spec
 	o := &own{role: RoleGate, asked: (&Engine{}).gateRequest(g, p.Network, planned.Address), network: p.Network.Name, planned: &planned}
 	o.got = answers(t, o.asked)

@@ -87,12 +87,12 @@ func (p parts) differs(label string) []string {
 
 // gateParts are those of a gate's container and of its document.
 func gateParts(g *Gate, r request) parts {
-	told := g.Plan.Gates[0].Spec
+	told := g.planned().Spec
 	p := parts{}
 	p.set(partPrograms, []any{g.Guests, string(deploy.GateDockerfile)})
 	p.set(partAddress, []any{told.Address, told.Gateway, r.network})
 	p.set(partServices, []any{told.HostPorts, r.config.Labels[labelRelays]})
-	p.set(partLinks, []any{told.Links, told.Clients})
+	p.set(partLinks, []any{told.Links, told.Clients, g.planned().Link})
 	p.set(partClass, []any{told.Class, told.SinkNames})
 	p.set(partProbes, told.Probes)
 	// These have parts of their own, or a refresh changes them.
@@ -152,13 +152,13 @@ func serviceParts(g *Gate, s plan.Service, r request) parts {
 	return p
 }
 
-// Sketch is a sandbox as it would be made now. Nothing is made.
-func (e *Engine) Sketch(guests host.Guests, p *plan.Plan, purpose string) (*Gate, error) {
+// Sketch is a gate of a sandbox as it would be made now. Nothing is made.
+func (e *Engine) Sketch(guests host.Guests, p *plan.Plan, name, purpose string) (*Gate, error) {
 	tree, err := render.Render(p)
 	if err != nil {
 		return nil, err
 	}
-	return &Gate{Plan: p, Tree: tree, Guests: guestName(guests), Purpose: purpose}, nil
+	return &Gate{Name: name, Plan: p, Tree: tree, Guests: guestName(guests), Purpose: purpose}, nil
 }
 
 // Differs says which parts of a container that is up would be made otherwise
@@ -166,7 +166,7 @@ func (e *Engine) Sketch(guests host.Guests, p *plan.Plan, purpose string) (*Gate
 // change does not count.
 func (e *Engine) Differs(g *Gate, secrets []secret.Var, m Member) ([]string, error) {
 	if m.Role == RoleGate {
-		return gateParts(g, e.gateRequest(g, g.Plan.Network, g.Plan.Gates[0].Spec.Address)).differs(m.Config), nil
+		return gateParts(g, e.gateRequest(g, g.Plan.Network, g.planned().Spec.Address)).differs(m.Config), nil
 	}
 	i := slices.IndexFunc(g.Plan.Services, func(s plan.Service) bool { return s.Name == m.Service })
 	if i < 0 {

@@ -38,7 +38,7 @@ func sketched(t *testing.T, change func(*plan.Plan)) (*Engine, *Gate) {
 		change(p)
 	}
 	e := &Engine{api: api, Progress: func(string, ...any) {}}
-	g, err := e.Sketch(nil, p, PurposeDaemon)
+	g, err := e.Sketch(nil, p, plan.Main, PurposeDaemon)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +81,12 @@ func TestDiffers(t *testing.T) {
 		{"the terminal", serviceOf(func(s *plan.Service) { s.Environment["TERM"] = "xterm" }), nil, "", ""},
 		{"the policy file replaced", serviceOf(func(s *plan.Service) { s.Mounts[1].Ino = 4 }), nil, "", ""},
 		{"a host port", gateOf(func(g *spec.Gate) { g.HostPorts = []uint16{8080} }), nil, partServices, ""},
-		{"a relay", func(p *plan.Plan) { p.Relays = []plan.Relay{{Port: 8080}} }, nil, partServices, ""},
+		{"a relay", func(p *plan.Plan) {
+			p.Relays = []plan.Relay{{Port: 53, DNS: addrs("127.0.0.53")}}
+			p.Gates[0].Spec.Resolvers = []netip.Addr{p.Gates[0].Spec.Gateway}
+		}, nil, partServices, ""},
+		{"a relay that another gate needs", func(p *plan.Plan) { p.Relays = []plan.Relay{{Port: 8082}} }, nil, "", ""},
+		{"a place between the gates", func(p *plan.Plan) { p.Gates[0].Link = netip.MustParseAddr("172.30.128.2") }, nil, partLinks, ""},
 		{"a link", gateOf(func(g *spec.Gate) { g.Links = []spec.Link{{Name: "x", Port: 1}} }), nil, partLinks, ""},
 		{"the class", gateOf(func(g *spec.Gate) { g.Class = spec.ClassNone }), nil, partClass, ""},
 		{"a probe", gateOf(func(g *spec.Gate) { g.Probes.Unlisted = netip.MustParseAddr("198.51.100.2") }), nil, partProbes, ""},

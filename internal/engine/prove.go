@@ -98,7 +98,7 @@ func (e *Engine) Prove(ctx context.Context, g *Gate, guests host.Guests, up Stan
 				note(s.Name, &own{got: got})
 			}
 			of := *g
-			of.ID = gate
+			of.Name, of.ID = s.Gate, gate
 			return e.Verify(ctx, &of, id, s, beside)
 		}})
 	}

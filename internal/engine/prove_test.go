@@ -61,7 +61,7 @@ func TestProveWithoutAnswers(t *testing.T) {
 	e := answered(t, func(w http.ResponseWriter, r *http.Request, path string) {
 		http.Error(w, `{"message":"no"}`, http.StatusInternalServerError)
 	})
-	proof, err := e.Prove(t.Context(), &Gate{Plan: p}, nil, up)
+	proof, err := e.Prove(t.Context(), &Gate{Name: plan.Main, Plan: p}, nil, up)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func TestProveWithoutAnswers(t *testing.T) {
 	}
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
-	if proof, err := e.Prove(over, &Gate{Plan: p}, nil, up); err == nil {
+	if proof, err := e.Prove(over, &Gate{Name: plan.Main, Plan: p}, nil, up); err == nil {
 		t.Errorf("after the end: %+v", proof)
 	}
 }

@@ -61,11 +61,13 @@ func carried(r plan.Relay) string {
 	return fmt.Sprint(r.Port)
 }
 
-// needs are the words for all that the gates of a plan need.
-func needs(p *plan.Plan) string {
+// needs are the words for all that a gate of a plan needs.
+func needs(p *plan.Plan, g plan.Gate) string {
 	var words []string
 	for _, r := range p.Relays {
-		words = append(words, carried(r))
+		if g.Needs(r) {
+			words = append(words, carried(r))
+		}
 	}
 	slices.Sort(words)
 	return strings.Join(words, ",")
@@ -221,23 +223,22 @@ func without(users []user, address netip.Addr, declared []string) []user {
 	return out
 }
 
-// carry makes every relay that the gate of a plan needs carry for it: one that
+// carry makes every relay that a gate of a plan needs carry for it: one that
 // is not there, does not run, or was made otherwise is made anew. All the
 // others are told whom they serve too: the gate's address may be that of one
 // which went without their knowledge. The caller holds the machine-wide lock,
 // and has created the gate and not started it.
-func (e *Engine) carry(ctx context.Context, image string, p *plan.Plan) error {
+func (e *Engine) carry(ctx context.Context, image string, g *Gate) error {
+	p, planned := g.Plan, g.planned()
+	declared := splitNeeds(needs(p, planned))
 	have, err := e.carriers(ctx)
-	if err == nil && len(have.relays) == 0 && len(p.Relays) > 0 {
+	if err == nil && len(have.relays) == 0 && len(declared) > 0 {
 		have.users, err = e.users(ctx)
 	}
 	if err != nil {
 		return err
 	}
-	declared := splitNeeds(needs(p))
-	for _, g := range p.Gates {
-		have.users = without(have.users, g.Spec.Address, declared)
-	}
+	have.users = without(have.users, planned.Spec.Address, declared)
 	for _, r := range have.relays {
 		if slices.Contains(declared, r.carries) {
 			continue
@@ -246,7 +247,7 @@ func (e *Engine) carry(ctx context.Context, image string, p *plan.Plan) error {
 			return fmt.Errorf("relay of %s: %w", r.carries, err)
 		}
 	}
-	if len(p.Relays) == 0 {
+	if len(declared) == 0 {
 		return nil
 	}
 	made, err := e.api.ImageInspect(ctx, image)
@@ -254,6 +255,9 @@ func (e *Engine) carry(ctx context.Context, image string, p *plan.Plan) error {
 		return fmt.Errorf("image %s: %w", image, err)
 	}
 	for _, r := range p.Relays {
+		if !planned.Needs(r) {
+			continue
+		}
 		want := relayRequest(image, r, p.Network.Gateway)
 		want.config.Labels[labelMade] = want.digest(made.ID)
 		if err := e.carryOne(ctx, want, r, p, have); err != nil {

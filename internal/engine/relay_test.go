@@ -78,8 +78,18 @@ func TestRelayRequest(t *testing.T) {
 }
 
 func TestNeeds(t *testing.T) {
-	if got := needs(&plan.Plan{Relays: []plan.Relay{service, {Port: 443}, lookups}}); got != "443,53/dns,8081" {
+	p := planned("172.30.0.2", service, plan.Relay{Port: 443}, lookups)
+	if got := needs(p, p.Gates[0]); got != "443,53/dns,8081" {
 		t.Errorf("%q", got)
+	}
+	for _, only := range []struct {
+		gate spec.Gate
+		want string
+	}{{spec.Gate{Gateway: gateway}, ""}, {spec.Gate{Gateway: gateway, HostPorts: []uint16{443}}, "443"},
+		{spec.Gate{Gateway: gateway, Resolvers: []netip.Addr{gateway}}, "53/dns"}} {
+		if got := needs(p, plan.Gate{Spec: only.gate}); got != only.want {
+			t.Errorf("%+v: %q, want %q", only.gate, got, only.want)
+		}
 	}
 	if got := splitNeeds("443,53/dns,8081"); !slices.Equal(got, []string{"443", "53/dns", "8081"}) {
 		t.Errorf("%q", got)
@@ -273,8 +283,15 @@ func listedGate(id, address, needs string) container.Summary {
 
 // planned is a plan for an address that needs relays.
 func planned(address string, relays ...plan.Relay) *plan.Plan {
-	return &plan.Plan{Relays: relays, Network: plan.Network{Gateway: gateway},
-		Gates: []plan.Gate{{Name: "main", Spec: spec.Gate{Address: netip.MustParseAddr(address)}}}}
+	told := spec.Gate{Address: netip.MustParseAddr(address), Gateway: gateway}
+	for _, r := range relays {
+		if len(r.DNS) > 0 {
+			told.Resolvers = []netip.Addr{gateway}
+		} else {
+			told.HostPorts = append(told.HostPorts, r.Port)
+		}
+	}
+	return &plan.Plan{Relays: relays, Network: plan.Network{Gateway: gateway}, Gates: []plan.Gate{{Name: plan.Main, Spec: told}}}
 }
 
 // When a gate is about to start, every relay has the list of those who declare
@@ -337,7 +354,7 @@ func TestCarry(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := relayEngine{carrying: tt.engine}
 			e := answered(t, f.answer)
-			err := e.carry(t.Context(), "image", tt.plan)
+			err := e.carry(t.Context(), "image", &Gate{Name: plan.Main, Plan: tt.plan})
 			if (err == nil) != (tt.says == "") || err != nil && !strings.Contains(err.Error(), tt.says) {
 				t.Errorf("%v, want %q", err, tt.says)
 			}
@@ -362,7 +379,7 @@ func TestCarryInterrupted(t *testing.T) {
 		f.answer(w, r, path)
 	})
 	for _, p := range []*plan.Plan{planned("172.30.0.9"), planned("172.30.0.9", service)} {
-		if err := e.carry(ctx, "image", p); !errors.Is(err, context.Canceled) {
+		if err := e.carry(ctx, "image", &Gate{Name: plan.Main, Plan: p}); !errors.Is(err, context.Canceled) {
 			t.Errorf("%v", err)
 		}
 	}

@@ -31,6 +31,8 @@ type Member struct {
 	Sandbox  string
 	Running  bool
 	Address  netip.Addr // a gate's planned address
+	Link     netip.Addr // and that on the network between the gates, if it has one
+	Gate     string     // whose network a service has
 	Instance string     // the gate instance that a service was started behind
 	State    string     // the engine's word: running, exited, created…
 	Created  time.Time  // by the engine's clock, in whole seconds
@@ -88,6 +90,12 @@ func (e *Engine) Members(ctx context.Context, policy string) ([]Member, error) {
 		if a, err := netip.ParseAddr(c.Labels[labelAddress]); err == nil {
 			m.Address = a
 		}
+		if a, err := netip.ParseAddr(c.Labels[labelLink]); err == nil {
+			m.Link = a
+		}
+		if m.Role == RoleService {
+			m.Gate = cmp.Or(c.Labels[labelGate], m.Service)
+		}
 		for name, mounts := range map[string]*[]plan.Mount{labelShields: &m.Shields, labelFurniture: &m.Furniture} {
 			if label := c.Labels[name]; label != "" {
 				if *mounts, err = parseMounts(label); err != nil {
@@ -104,6 +112,23 @@ func (e *Engine) Members(ctx context.Context, policy string) ([]Member, error) {
 	}
 	slices.SortFunc(out, func(a, b Member) int { return strings.Compare(a.Name, b.Name) })
 	return out, nil
+}
+
+// AddressesOf are those that a sandbox's gates have.
+func AddressesOf(members []Member) plan.Addresses {
+	at := plan.Addresses{Gates: map[string]netip.Addr{}}
+	for _, m := range members {
+		if m.Role != RoleGate {
+			continue
+		}
+		if m.Address.IsValid() {
+			at.Gates[m.Service] = m.Address
+		}
+		if m.Link.IsValid() {
+			at.Links = netip.PrefixFrom(m.Link, plan.LinkBits).Masked()
+		}
+	}
+	return at
 }
 
 // Unattended says that the corral that looked after it is gone. Nobody looks
@@ -125,7 +150,13 @@ func (e *Engine) Down(ctx context.Context, members []Member) error {
 	if err := e.Retire(ctx, services...); err != nil {
 		return err // what could not be ended stays behind its gate
 	}
-	return e.takeAway(ctx, "", gates...)
+	err := e.takeAway(ctx, "", gates...)
+	for _, m := range members {
+		if m.Link.IsValid() {
+			return errors.Join(err, e.unlink(context.WithoutCancel(ctx), m.Sandbox))
+		}
+	}
+	return err
 }
 
 // Clear removes what a corral that was cut short left of a policy's sandbox.
@@ -229,14 +260,19 @@ func (e *Engine) Health(ctx context.Context, members []Member) []Health {
 		}
 	}
 	var out []Health
-	for _, name := range slices.Sorted(maps.Keys(services)) {
-		var status *spec.GateStatus
-		gate, there := gates[name]
-		if there && gate.Running {
+	said := map[string]*spec.GateStatus{}
+	for name, gate := range gates {
+		if gate.Running {
 			if got, err := e.GateStatus(ctx, gate.ID); err == nil {
-				status = &got
+				said[name] = &got
 			}
 		}
+	}
+	serving := map[string]bool{}
+	for _, name := range slices.Sorted(maps.Keys(services)) {
+		of := services[name].Gate
+		gate, status := gates[of], said[of]
+		serving[of] = true
 		h := health(services[name], gate, status)
 		if s, known := e.stateOf(ctx, services[name].ID); known && s.Running {
 			h.Made = services[name].Created
@@ -245,7 +281,7 @@ func (e *Engine) Health(ctx context.Context, members []Member) []Health {
 		out = append(out, h)
 	}
 	for _, name := range slices.Sorted(maps.Keys(gates)) {
-		if _, there := services[name]; !there {
+		if !serving[name] {
 			out = append(out, Health{Service: name, State: "not started (there is a gate only)", Dark: true})
 		}
 	}

@@ -240,7 +240,7 @@ func (e *Engine) Carry(ctx context.Context, image string, g *Gate) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(e.carry(ctx, image, g.Plan), unlock())
+	return errors.Join(e.carry(ctx, image, g), unlock())
 }
 
 // refreshDocument is where a gate finds the document that it is to go by from
@@ -254,7 +254,7 @@ const refreshDocument = spec.GateFile + ".new"
 // error: the new document is in force.
 func (e *Engine) Refresh(ctx context.Context, g *Gate) (spec.Refreshed, error) {
 	var done spec.Refreshed
-	told := render.Tree{strings.TrimPrefix(refreshDocument, "/"): g.Tree[render.GateSpec(g.Plan.Gates[0].Name)]}
+	told := render.Tree{strings.TrimPrefix(refreshDocument, "/"): g.Tree[render.GateSpec(g.Name)]}
 	if err := e.api.CopyToContainer(ctx, g.ID, "/", told.Tar(), container.CopyToContainerOptions{}); err != nil {
 		return done, e.unlessTakenDown(ctx, g.ID, fmt.Errorf("gate: %w", err))
 	}

@@ -154,7 +154,7 @@ func TestRefreshThatEndedNotAll(t *testing.T) {
 					say(http.StatusOK, map[string]any{"Running": false, "ExitCode": c.status})
 				}
 			})
-			done, err := e.Refresh(t.Context(), &Gate{ID: "g", Plan: &plan.Plan{Gates: []plan.Gate{{Name: "gate"}}}})
+			done, err := e.Refresh(t.Context(), &Gate{Name: "gate", ID: "g", Plan: &plan.Plan{Gates: []plan.Gate{{Name: "gate"}}}})
 			var exited *exit.Error
 			if (err != nil) != (c.wrong != "") || err != nil && (!strings.Contains(err.Error(), c.wrong) || !errors.As(err, &exited) || exited.Status != c.exitWith) || done.Unended != c.unended {
 				t.Errorf("%+v, %v", done, err)

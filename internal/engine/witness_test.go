@@ -36,7 +36,7 @@ func wellMade(t *testing.T) (request, plan.Service, evidence) {
 	}
 	e := &Engine{}
 	e.api = answered(t, nil).api
-	g := &Gate{Plan: &plan.Plan{ID: "x-1"}, Tree: render.Tree{"seccomp.json": []byte(`{"defaultAction": "SCMP_ACT_ERRNO"}`)}, Purpose: PurposeVerify}
+	g := &Gate{Name: plan.Main, Plan: &plan.Plan{ID: "x-1"}, Tree: render.Tree{"seccomp.json": []byte(`{"defaultAction": "SCMP_ACT_ERRNO"}`)}, Purpose: PurposeVerify}
 	asked, err := e.serviceRequest(g, s, nil, Terminal{})
 	if err != nil {
 		t.Fatal(err)

@@ -108,7 +108,7 @@ func mutantCases(t *testing.T) []mutantCase {
 	}
 	host := plan.Host{UID: agentUID, GID: agentUID, Homes: []string{"/home/dev"}, Resolvers: []netip.Addr{netip.MustParseAddr(resolverAddr)},
 		Probes: spec.DefaultProbes(), Subnet: plan.DefaultSubnet}
-	pl, err := plan.Build(pol, prof, host, netip.MustParseAddr(gateAddr), nil)
+	pl, err := plan.Build(pol, prof, host, plan.At(netip.MustParseAddr(gateAddr)), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -64,7 +64,7 @@ func TestRelays(t *testing.T) {
 		}
 		h := host()
 		h.Resolvers = tt.resolvers
-		got, err := Build(p, prof, h, netip.MustParseAddr("172.30.0.2"), nil)
+		got, err := Build(p, prof, h, At(netip.MustParseAddr("172.30.0.2")), nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,7 +1,9 @@
 package plan
 
 import (
+	"encoding/binary"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 )
@@ -95,6 +97,85 @@ func Undivide(half netip.Prefix) (netip.Prefix, error) {
 // Plannable reports whether a gate may be given that address.
 func (n Network) Plannable(a netip.Addr) bool {
 	return n.Subnet.Contains(a) && !n.Range.Contains(a) && a != n.Gateway && a != n.Subnet.Addr()
+}
+
+// Addresses are those of a sandbox. One that is not known yet is zero.
+type Addresses struct {
+	Gates map[string]netip.Addr // on the corral network, by the gates' names
+	Links netip.Prefix          // of the network between the gates
+}
+
+// At are the addresses of a sandbox with one gate.
+func At(gate netip.Addr) Addresses { return Addresses{Gates: map[string]netip.Addr{Main: gate}} }
+
+// With are the addresses of at and of more, which counts where both say something.
+func (at Addresses) With(more Addresses) Addresses {
+	out := Addresses{Gates: maps.Clone(at.Gates), Links: at.Links}
+	if out.Gates == nil {
+		out.Gates = map[string]netip.Addr{}
+	}
+	maps.Copy(out.Gates, more.Gates)
+	if more.Links.IsValid() {
+		out.Links = more.Links
+	}
+	return out
+}
+
+// check refuses addresses that nobody may plan with.
+func (at Addresses) check(n Network) error {
+	for _, name := range sortedKeys(at.Gates) {
+		if a := at.Gates[name]; a.IsValid() && !n.Plannable(a) {
+			return fmt.Errorf("%v is not a plannable address of %v", a, n.Subnet)
+		}
+	}
+	if at.Links.IsValid() && (at.Links.Bits() != LinkBits || !n.LinkRange().Contains(at.Links.Addr())) {
+		return fmt.Errorf("%v is not a network of links of %v", at.Links, n.LinkRange())
+	}
+	return nil
+}
+
+// LinkBits make the network between a sandbox's gates: the host, thirteen gates, and
+// the two addresses at the ends that nobody has.
+const LinkBits = 28
+
+// LinkRange is what networks between gates are taken from: the half of corral's subnet
+// that the bridge has not.
+func (n Network) LinkRange() netip.Prefix {
+	b := n.Subnet.Addr().As4()
+	v := binary.BigEndian.Uint32(b[:]) + 1<<(32-n.Subnet.Bits())
+	binary.BigEndian.PutUint32(b[:], v)
+	return netip.PrefixFrom(netip.AddrFrom4(b), n.Subnet.Bits())
+}
+
+// FreeLinks returns the first network of links that overlaps nothing that is taken.
+func (n Network) FreeLinks(taken []netip.Prefix) (netip.Prefix, error) {
+	whole := n.LinkRange()
+	for p := netip.PrefixFrom(whole.Addr(), LinkBits); whole.Contains(p.Addr()); p = after(p) {
+		if !slices.ContainsFunc(taken, p.Overlaps) {
+			return p, nil
+		}
+	}
+	return netip.Prefix{}, fmt.Errorf("no /%d of %v is free", LinkBits, whole)
+}
+
+// after is the next network of the same size.
+func after(p netip.Prefix) netip.Prefix {
+	b := p.Addr().As4()
+	binary.BigEndian.PutUint32(b[:], binary.BigEndian.Uint32(b[:])+1<<(32-p.Bits()))
+	return netip.PrefixFrom(netip.AddrFrom4(b), p.Bits())
+}
+
+// linkAddress is the address of the nth gate, from 0, on the network between them, of
+// which the host has the first.
+func linkAddress(links netip.Prefix, n int) netip.Addr {
+	if !links.IsValid() {
+		return netip.Addr{}
+	}
+	a := links.Addr().Next().Next()
+	for range n {
+		a = a.Next()
+	}
+	return a
 }
 
 // Free returns the first plannable address that is not in use.

@@ -61,17 +61,37 @@ type Plan struct {
 	// empty if the policy is in none of the mounts.
 	PolicyInode string
 	Network     Network
-	Gates       []Gate
-	Services    []Service
+	// Links is the network between the gates, which leads nowhere else; zero if no
+	// service may call another one's.
+	Links netip.Prefix
+	// Gates are in the order in which they are started, as are the services: who is
+	// called comes before who calls.
+	Gates    []Gate
+	Services []Service
 	// Relays must answer before the gates are started.
 	Relays []Relay
 }
 
 // Gate owns the network namespace of the services that join it.
 type Gate struct {
-	Name   string
-	Spec   spec.Gate
+	Name string
+	Spec spec.Gate
+	// Link is the gate's address on the network between the gates, if it is on that.
+	Link   netip.Addr
 	Verify []spec.Check // proves its own container
+}
+
+// Needs reports whether a gate needs what a relay carries.
+func (g Gate) Needs(r Relay) bool {
+	if len(r.DNS) > 0 {
+		return slices.Contains(g.Spec.Resolvers, g.Spec.Gateway)
+	}
+	return slices.Contains(g.Spec.HostPorts, r.Port)
+}
+
+// Linked reports whether a service may call another one's.
+func (p *Plan) Linked() bool {
+	return slices.ContainsFunc(p.Gates, func(g Gate) bool { return len(g.Spec.Links) > 0 })
 }
 
 // Service is one container with a job.
@@ -156,8 +176,8 @@ func unplannable(p *policy.Policy, h Host) error {
 	return all.Err()
 }
 
-// main is the service that runs the harness.
-const main = "main"
+// Main is the service that runs the harness, and its gate.
+const Main = "main"
 
 // ID names the sandbox of a policy file: unique on a machine, stable.
 func ID(name, file string) string {
@@ -169,15 +189,15 @@ func ID(name, file string) string {
 // name.
 func Of(id, file string) bool { return strings.HasSuffix(id, ID("", file)) }
 
-// Build plans a sandbox. address is a free address of the corral network;
-// args, if any, replace the profile's and the policy's command.
-func Build(p *policy.Policy, prof *profile.Profile, h Host, address netip.Addr, args []string) (*Plan, error) {
+// Build plans a sandbox at free addresses; args, if any, replace the profile's and the
+// policy's command.
+func Build(p *policy.Policy, prof *profile.Profile, h Host, at Addresses, args []string) (*Plan, error) {
 	network, err := Divide(h.Subnet)
 	if err != nil {
 		return nil, err
 	}
-	if address.IsValid() && !network.Plannable(address) {
-		return nil, fmt.Errorf("%v is not a plannable address of %v", address, network.Subnet)
+	if err := at.check(network); err != nil {
+		return nil, err
 	}
 	if err := unplannable(p, h); err != nil {
 		return nil, err
@@ -193,13 +213,13 @@ func Build(p *policy.Policy, prof *profile.Profile, h Host, address netip.Addr, 
 	if err != nil {
 		return nil, err
 	}
-	gate := Gate{Name: main, Spec: spec.Gate{
+	gate := Gate{Name: Main, Spec: spec.Gate{
 		Version: spec.Version,
 		Sandbox: ID(p.Name, p.File),
-		Service: main,
+		Service: Main,
 		Policy:  p.Digest,
 		Class:   spec.ClassPinned,
-		Address: address,
+		Address: at.Gates[Main],
 		Gateway: network.Gateway,
 		Names:   names,
 		Never:   h.Never,
@@ -222,8 +242,8 @@ func Build(p *policy.Policy, prof *profile.Profile, h Host, address netip.Addr, 
 		return nil, err
 	}
 	svc := Service{
-		Name:        main,
-		Gate:        main,
+		Name:        Main,
+		Gate:        Main,
 		UID:         h.UID,
 		GID:         h.GID,
 		Command:     command(p, prof, args),

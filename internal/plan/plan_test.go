@@ -73,7 +73,7 @@ func build(t *testing.T, src string, args ...string) (*Plan, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Build(p, prof, host(), netip.MustParseAddr("172.30.0.2"), args)
+	return Build(p, prof, host(), At(netip.MustParseAddr("172.30.0.2")), args)
 }
 
 func TestNamesNeedAResolver(t *testing.T) {
@@ -93,7 +93,7 @@ func TestAddressIsPlannable(t *testing.T) {
 	prof, _ := profile.Load("shell")
 	for _, a := range []string{"172.30.0.1", "172.30.127.5", "172.30.128.2", "10.0.0.1"} {
 		p := &policy.Policy{Name: "a", File: "/p/corral.yaml", Dir: "/p", Mode: policy.Run, Image: policy.Image{Base: policy.DefaultBase}}
-		if _, err := Build(p, prof, host(), netip.MustParseAddr(a), nil); err == nil {
+		if _, err := Build(p, prof, host(), At(netip.MustParseAddr(a)), nil); err == nil {
 			t.Errorf("a gate was planned at %s", a)
 		}
 	}
@@ -206,7 +206,7 @@ func TestPolicyIsShielded(t *testing.T) {
 	} {
 		p := &policy.Policy{Name: "a", File: c.file, Self: policy.Mount{Path: c.file, ReadOnly: true}, Dir: c.project,
 			Project: policy.Mount{Path: c.project}, Mounts: c.mounts, Mode: policy.Run, Image: policy.Image{Base: policy.DefaultBase}}
-		got, err := Build(p, prof, host(), netip.MustParseAddr("172.30.0.2"), nil)
+		got, err := Build(p, prof, host(), At(netip.MustParseAddr("172.30.0.2")), nil)
 		if (err != nil) != c.refused {
 			t.Errorf("%s in %s: %v", c.file, c.project, err)
 		}
@@ -244,7 +244,7 @@ func TestWorkDirIsThere(t *testing.T) {
 		if c.mode == policy.Run {
 			p.Project = policy.Mount{Path: p.Dir}
 		}
-		got, err := Build(p, prof, host(), netip.MustParseAddr("172.30.0.2"), nil)
+		got, err := Build(p, prof, host(), At(netip.MustParseAddr("172.30.0.2")), nil)
 		if err != nil {
 			t.Errorf("%v: %v", c.mounts, err)
 			continue

@@ -70,7 +70,7 @@ func TestReadmeIsWhatTheGateGrants(t *testing.T) {
 		h := host()
 		h.Resolvers = []netip.Addr{netip.MustParseAddr("10.0.0.53")}
 		h.Secrets = []string{"API_KEY"}
-		got, err := Build(p, prof, h, netip.MustParseAddr("172.30.0.2"), nil)
+		got, err := Build(p, prof, h, At(netip.MustParseAddr("172.30.0.2")), nil)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}

@@ -66,6 +66,8 @@ const (
 	LabelService   = "dev.corral.service"
 	LabelRole      = "dev.corral.role"
 	LabelAddress   = "dev.corral.address"
+	LabelLink      = "dev.corral.link" // a gate's address on the network between the gates
+	LabelGate      = "dev.corral.gate" // whose network a service has
 	LabelInstance  = "dev.corral.gate-instance"
 	LabelPolicy    = "dev.corral.policy-path"
 	LabelDigest    = "dev.corral.policy-digest"

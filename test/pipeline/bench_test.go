@@ -63,7 +63,7 @@ func BenchmarkLarge(b *testing.B) {
 		if d := policy.Diff(before, now); len(d) > 0 {
 			b.Fatal(d)
 		}
-		planned, err := plan.Build(p, prof, host, netip.MustParseAddr("172.30.0.2"), nil)
+		planned, err := plan.Build(p, prof, host, plan.At(netip.MustParseAddr("172.30.0.2")), nil)
 		if err != nil {
 			b.Fatal(err)
 		}

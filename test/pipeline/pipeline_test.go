@@ -105,7 +105,7 @@ func through(t *testing.T, src []byte, facts map[string][]string) map[string][]b
 		how, path, _ := strings.Cut(line, " ")
 		h.Shields = append(h.Shields, plan.Mount{Path: path, ReadOnly: how == "ro", Dev: 1, Ino: uint64(100 + i)})
 	}
-	planned, err := plan.Build(p, prof, h, netip.MustParseAddr("172.30.0.2"), nil)
+	planned, err := plan.Build(p, prof, h, plan.At(netip.MustParseAddr("172.30.0.2")), nil)
 	if err != nil {
 		return map[string][]byte{"errors": []byte(err.Error() + "\n")}
 	}
