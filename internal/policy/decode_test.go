@@ -149,6 +149,16 @@ func encode(p *Policy) []byte {
 		}
 		b.WriteString("]\n")
 	}
+	if h := p.Hermes; h != nil {
+		b.WriteString("profile_options:\n  hermes:\n")
+		if m := h.Model; m != (Model{}) {
+			fmt.Fprintf(&b, "    model: {base_url: %s, name: %s, context_length: %d}\n", quote(m.BaseURL), quote(m.Name), m.Context)
+		}
+		fmt.Fprintf(&b, "    researcher: %t\n    fetch: %t\n    approvals: %q\n    approvals_deny: %s\n", h.Researcher, h.Fetch, h.Approvals, quotes(h.Deny))
+		if h.Search != "" {
+			fmt.Fprintf(&b, "    search_image: %s\n", quote(h.Search))
+		}
+	}
 	return b.Bytes()
 }
 
@@ -198,6 +208,11 @@ func settled(p *Policy) *Policy {
 		r.Pos, r.Given = diag.Pos{}, ""
 		c.Egress.Allow = append(c.Egress.Allow, r)
 	}
+	if p.Hermes != nil {
+		h := *p.Hermes
+		h.Pos, h.Deny = diag.Pos{}, bareLines(h.Deny)
+		c.Hermes = &h
+	}
 	return &c
 }
 
@@ -224,6 +239,7 @@ func FuzzDecode(f *testing.F) {
 	for _, section := range []string{
 		"host_services: [{name: a, port: 1}, {port: 2, name: b}]", "secrets: {env_file: /a}", "image: {base: a/b:c@sha256:d, packages: [aa, bb=1], run: [a]}",
 		"resources: {memory: 1.5g, cpus: .5, pids: 1e3}", "resources: {memory: 16m, cpus: 1.000000001, pids: 16}", "git: {config: ro, dir: ro}",
+		"profile_options: {hermes: {model: {base_url: 'https://a.example:8443/v1', name: m, context_length: 64000}, approvals: smart}}", "profile_options: {hermes: {}}",
 		"background: [cron]", "hooks: {pre_launch: [\"\\0\", |\n a\n]}", "image: {run: [>-\n a\n\n b\n]}", "resources: {cpus: 1_0.0, memory: 0b1}",
 	} {
 		f.Add([]byte("profile: hermes\n" + section + "\n"))

@@ -43,6 +43,7 @@ type Effective struct {
 	GitDir       string             `json:"git_dir"`    // rw, ro
 	Background   []string           `json:"background"` // sorted
 	PreLaunch    []string           `json:"pre_launch"` // in order
+	Hermes       EffectiveHermes    `json:"hermes"`     // zero for other profiles
 	// What the profile takes of the person's, as ~/… and where that leads to:
 	// directories that the agent can read, and files that are copied once.
 	ProfileReads  []string `json:"profile_reads"`
@@ -50,7 +51,7 @@ type Effective struct {
 }
 
 // EffectiveVersion changes when an older record would mean something else.
-const EffectiveVersion = 2
+const EffectiveVersion = 3
 
 // EffectiveMount is one host path as it is bound.
 type EffectiveMount struct {
@@ -72,6 +73,29 @@ type EffectiveRule struct {
 type EffectiveService struct {
 	Name string `json:"name"`
 	Port uint16 `json:"port"`
+}
+
+// EffectiveHermes are the options of profile hermes.
+type EffectiveHermes struct {
+	BaseURL    string   `json:"base_url"`
+	Model      string   `json:"model"`
+	Context    int      `json:"context_length"`
+	Researcher bool     `json:"researcher"`
+	Fetch      bool     `json:"fetch"`
+	Search     string   `json:"search_image"` // empty: the one that corral builds
+	Approvals  string   `json:"approvals"`
+	Deny       []string `json:"approvals_deny"` // sorted
+}
+
+func (h *Hermes) effective() EffectiveHermes {
+	if h == nil {
+		return EffectiveHermes{}
+	}
+	return EffectiveHermes{
+		BaseURL: h.Model.BaseURL, Model: h.Model.Name, Context: h.Model.Context,
+		Researcher: h.Researcher, Fetch: h.Fetch, Search: h.Search,
+		Approvals: h.Approvals, Deny: texts(h.Deny),
+	}
 }
 
 // Defaults are what the profile adds to a policy.
@@ -161,6 +185,7 @@ func (p *Policy) Effective(d Defaults) Effective {
 		GitDir:     p.Git.dir(),
 		Background: p.Background,
 		PreLaunch:  texts(p.PreLaunch),
+		Hermes:     p.Hermes.effective(),
 
 		ProfileReads:  lent(d.Reads),
 		ProfileCopies: lent(d.Copies),
@@ -239,6 +264,7 @@ func (e Effective) canonical() Effective {
 	e.Run = ordered(e.Run, nil)
 	e.Background = ordered(e.Background, cmp.Compare)
 	e.PreLaunch = ordered(e.PreLaunch, nil)
+	e.Hermes.Deny = ordered(e.Hermes.Deny, cmp.Compare)
 	e.ProfileReads = ordered(e.ProfileReads, cmp.Compare)
 	e.ProfileCopies = ordered(e.ProfileCopies, cmp.Compare)
 	return e

@@ -57,7 +57,12 @@ func everything() *Policy {
 		Background: []string{"cron"},
 		PreLaunch:  []Line{{"restic backup", written(40)}},
 		Command:    []string{"sh", "-c", "echo \"a b\"\nid"},
-		Digest:     "sha256:00",
+		Hermes: &Hermes{
+			Model:      Model{BaseURL: "http://corral-host:8081/v1", Host: "corral-host", Port: 8081, Name: "qwen", Context: 65536},
+			Researcher: true, Fetch: true, Search: "searxng/searxng:1", Approvals: ApprovalsSmart,
+			Deny: []Line{{"*rm -rf /*", written(48)}, {"*curl*", written(49)}},
+		},
+		Digest: "sha256:00",
 		Origins: map[string]diag.Pos{
 			"profile": written(1), "resources.memory": written(34), "git.config": written(36), "background": written(38), "profile_options.shell.command": written(42),
 		},
@@ -180,12 +185,12 @@ func TestDecodeEffective(t *testing.T) {
 	record := string(everything().Effective(byShell).Encode())
 	for _, c := range []struct{ name, old, new, err string }{
 		{"nothing", record, "", "unexpected end of JSON input"},
-		{"null", record, "null", "the record has version 0, this corral reads version 2"},
+		{"null", record, "null", "the record has version 0, this corral reads version 3"},
 		{"a list", record, "[]", "json: cannot unmarshal array into Go value of type struct { Version int }"},
 		{"trailing data", record, record + "{}", "invalid character '{' after top-level value"},
-		{"an older version", `"version": 2`, `"version": 0`, "the record has version 0, this corral reads version 2"},
-		{"a later version", `"version": 2`, `"version": 3`, "the record has version 3, this corral reads version 2"},
-		{"an unknown field", `"version": 2`, `"version": 2, "new": 1`, `json: unknown field "new"`},
+		{"an older version", `"version": 3`, `"version": 0`, "the record has version 0, this corral reads version 3"},
+		{"a later version", `"version": 3`, `"version": 4`, "the record has version 4, this corral reads version 3"},
+		{"an unknown field", `"version": 3`, `"version": 3, "new": 1`, `json: unknown field "new"`},
 		{"a wrong type", `"read_only": true`, `"read_only": 1`, "json: cannot unmarshal number into Go struct field EffectiveMount.mounts.read_only of type bool"},
 		{"a port that is none", `5432`, `65536`, "json: cannot unmarshal number 65536 into Go struct field EffectiveService.host_services.port of type uint16"},
 		{"a missing limit", "  \"memory\": 8589934592,\n", "", "the record is not as corral writes it"},

@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -129,6 +130,7 @@ func TestSchemaAgreesOnValues(t *testing.T) {
 	defaults := map[string]any{
 		"mode": p.Mode.String(), "egress.defaults": p.Egress.Defaults, "egress.refresh": p.Egress.Refresh,
 		"image.base": p.Image.Base, "resources.pids": float64(p.Resources.Pids), "git.config": "ro", "git.dir": "rw",
+		"profile_options.hermes.researcher": false, "profile_options.hermes.approvals": ApprovalsManual,
 		"egress.allow[].ports": []any{80., 443.}, "egress.allow[].liveness": true, "egress.allow[].private": false,
 	}
 	patterns := map[string]string{
@@ -136,7 +138,7 @@ func TestSchemaAgreesOnValues(t *testing.T) {
 		"resources.memory": strings.NewReplacer("(", "", ")", "").Replace(memorySize.String()),
 	}
 	sizes := map[string]int{"mounts.rw": maxMounts, "mounts.ro": maxMounts, "egress.allow": maxEntries, "host_services": maxEntries}
-	bounds := map[string][2]float64{"resources.pids": {minPids, maxPids}, "resources.cpus": {minNanoCPUs / 1e9, maxCPUs}}
+	bounds := map[string][2]float64{"profile_options.hermes.model.context_length": {minContext, maxContext}, "resources.pids": {minPids, maxPids}, "resources.cpus": {minNanoCPUs / 1e9, maxCPUs}}
 	schemaRoot(t).walk("", func(path string, n node) {
 		if want, ok := defaults[path]; ok && n.Default != nil {
 			if !reflect.DeepEqual(n.Default, want) {
@@ -157,6 +159,9 @@ func TestSchemaAgreesOnValues(t *testing.T) {
 		}
 		for _, word := range n.Enum {
 			key := path
+			if slices.Contains(bare, word) {
+				word = strconv.Quote(word)
+			}
 			if strings.HasSuffix(path, "[]") {
 				key = strings.TrimSuffix(path, "[]")
 				word = "[" + word + "]"

@@ -118,6 +118,7 @@ func Load(path string, env Env) (*Policy, error) {
 		}
 		d.errorf(d.profileNode, hint, "there is no profile %q", p.Profile)
 	}
+	d.together(p)
 	if err := d.guard(p, env); err != nil {
 		return nil, err
 	}

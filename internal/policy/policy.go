@@ -36,6 +36,7 @@ type Policy struct {
 	Background   []string
 	PreLaunch    []Line   // hooks.pre_launch
 	Command      []string // profile_options.shell.command
+	Hermes       *Hermes  // profile_options.hermes
 	Digest       string   // "sha256:" and the hex digest of the very bytes read
 
 	// Origins is where a key was written, by its path like "image.base"; a key

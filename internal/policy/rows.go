@@ -92,6 +92,7 @@ func (p *Policy) Rows(d Defaults) []Row {
 	for _, b := range p.Background {
 		t.key("background", b)
 	}
+	t.hermes(p.Hermes)
 	t.lines("hooks.pre_launch", p.PreLaunch)
 	from := "profile " + d.Profile
 	for _, l := range d.Reads {
@@ -159,4 +160,35 @@ func (m Mount) holds() string {
 		return ""
 	}
 	return oneLine(", with what is mounted in it: " + strings.Join(m.Submounts, ", "))
+}
+
+func (t *table) hermes(h *Hermes) {
+	if h == nil {
+		return
+	}
+	const options = "profile_options.hermes."
+	t.key(options+"model.base_url", oneLine(h.Model.BaseURL))
+	t.key(options+"model.name", oneLine(h.Model.Name))
+	t.key(options+"model.context_length", strconv.Itoa(h.Model.Context))
+	researcher, fetch := "false", "false"
+	if h.Researcher {
+		researcher = "true: another Hermes, of no rights here, that searches the web; what is asked of it leaves this machine"
+	}
+	if h.Fetch {
+		fetch = "true: it may read any public page; the addresses of pages leave this machine"
+	}
+	t.key(options+"researcher", researcher)
+	t.key(options+"fetch", fetch)
+	if h.Researcher {
+		t.key(options+"search_image", cmp.Or(h.Search, "built here"))
+	}
+	approvals := h.Approvals + ": of commands, asked of whoever sits at it"
+	switch h.Approvals {
+	case ApprovalsSmart:
+		approvals = h.Approvals + ": of commands, by the model where it takes them for harmless"
+	case ApprovalsOff:
+		approvals = h.Approvals + ": every command runs unasked, but for those of approvals_deny"
+	}
+	t.key(options+"approvals", approvals)
+	t.lines(options+"approvals_deny", h.Deny)
 }

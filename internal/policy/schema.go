@@ -170,7 +170,12 @@ func (d *decoder) options(n *yaml.Node, p *Policy) {
 			)
 		}},
 		key{"opencode", nil},
-		key{"hermes", nil},
+		key{"hermes", func(n *yaml.Node) {
+			if p.Profile != "hermes" {
+				d.errorf(n, "", "profile_options.hermes without profile: hermes")
+			}
+			p.Hermes = d.hermes(n, "profile_options.hermes")
+		}},
 		key{"claude", nil},
 	)
 }

@@ -37,6 +37,8 @@ func Widens(changes []Change) bool {
 //   - a smaller limit, or one where there was none
 //   - fewer ports or narrower prefixes of an egress entry that is otherwise
 //     the same
+//   - a researcher less, or one that reads no pages, a stricter approval of
+//     commands, or one command more that nobody may approve
 //
 // Both policies are as Effective or DecodeEffective gave them. What is not
 // sorted as they sort it may count as removed and added, never as equal.
@@ -63,6 +65,7 @@ func Diff(old, new Effective) []Change {
 	d.word("git.config", old.GitConfig, new.GitConfig)
 	d.word("git.dir", old.GitDir, new.GitDir)
 	d.set("background", old.Background, new.Background)
+	d.hermes(old.Hermes, new.Hermes)
 	d.sequence("hooks.pre_launch", old.PreLaunch, new.PreLaunch)
 	d.lent("profile.reads", old.ProfileReads, new.ProfileReads)
 	d.lent("profile.copies", old.ProfileCopies, new.ProfileCopies)
@@ -353,3 +356,34 @@ func pidsText(n int64) string {
 
 // oneLine keeps a path that holds a line feed from looking like two.
 func oneLine(s string) string { return strings.ReplaceAll(s, "\n", `\n`) }
+
+func (d *changes) hermes(old, new EffectiveHermes) {
+	const options = "profile_options.hermes."
+	flag := func(key string, was, is bool) {
+		if was != is {
+			d.add(options+key, strconv.FormatBool(was), strconv.FormatBool(is), is)
+		}
+	}
+	d.word(options+"model.base_url", old.BaseURL, new.BaseURL)
+	d.word(options+"model.name", old.Model, new.Model)
+	if old.Context != new.Context {
+		d.add(options+"model.context_length", strconv.Itoa(old.Context), strconv.Itoa(new.Context), true)
+	}
+	flag("researcher", old.Researcher, new.Researcher)
+	flag("fetch", old.Fetch, new.Fetch)
+	d.word(options+"search_image", old.Search, new.Search)
+	if old.Approvals != new.Approvals {
+		d.add(options+"approvals", old.Approvals, new.Approvals, slices.Index(leniency, new.Approvals) > slices.Index(leniency, old.Approvals))
+	}
+	pairs(old.Deny, new.Deny, cmp.Compare, func(was, is *string) {
+		switch {
+		case is == nil:
+			d.add(options+"approvals_deny", oneLine(*was), "", true)
+		case was == nil:
+			d.add(options+"approvals_deny", "", oneLine(*is), false)
+		}
+	})
+}
+
+// leniency are the ways of approving commands, the strictest first.
+var leniency = []string{ApprovalsManual, ApprovalsSmart, ApprovalsOff}
