@@ -90,6 +90,7 @@ func (a *app) runInstall(ctx context.Context, subnet string, making, repair, asJ
 		default:
 			tally.Failed++
 		}
+		f.Detail = engine.Plain(f.Detail)
 		var err error
 		switch {
 		case asJSON:
@@ -128,7 +129,7 @@ func (a *app) runInstall(ctx context.Context, subnet string, making, repair, asJ
 }
 
 func (a *app) progress(format string, args ...any) {
-	a.live.over(func() { fmt.Fprintf(a.err, "corral: "+format+"\n", args...) })
+	a.live.over(func() { fmt.Fprintf(plain{a.err}, "corral: "+format+"\n", args...) })
 }
 
 // showFinding is one line for a person, and one with what to do.

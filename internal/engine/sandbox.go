@@ -331,9 +331,14 @@ const (
 // digest of an image, which may be their own word for it.
 var longID = regexp.MustCompile(`\b(sha256:)?[0-9a-f]{64}\b`)
 
+// cutOff is how the client begins what it says of a connection that ended: with a
+// request that nobody typed.
+var cutOff = regexp.MustCompile(`error during connect: [A-Z][a-z]+ "[^"]*": `)
+
 // Plain is what was said without the identities of containers, with which the
-// engine names them.
+// engine names them, and without the requests that corral made of it.
 func Plain(said string) string {
+	said = cutOff.ReplaceAllString(said, "the connection to the engine broke off: ")
 	return longID.ReplaceAllStringFunc(said, func(id string) string {
 		if strings.HasPrefix(id, "sha256:") {
 			return id
