@@ -21,9 +21,16 @@ func TestCatalogueIsWhatIsPlanned(t *testing.T) {
 		UID: 1000, GID: 1000, Secrets: []string{"A"}, Pids: 1, Memory: 1, NanoCPUs: 1, Shields: []Mount{shield},
 		Mounts: []Mount{{Path: "/p"}, {Path: "/r", ReadOnly: true}, {Path: p.File, ReadOnly: true}, shield},
 	}
+	host, other, public := Host{Homes: []string{"/home/u"}}, Gate{Name: "other", Link: netip.MustParseAddr("172.30.128.3")}, g
+	behind := Gate{Name: Main, Spec: g, Link: netip.MustParseAddr("172.30.128.2")}
+	link(&behind, &other, 8765)
+	sinking := behind
+	sinking.Spec.SinkNames, public.Class = true, spec.ClassPublic
+	both := []Gate{behind, other}
 	for form, checks := range map[spec.Form][]spec.Check{
-		spec.FormVerify:   Peers(verify(p, Host{Homes: []string{"/home/u"}}, g, s), map[string]netip.Addr{"b/main": netip.MustParseAddr("172.30.0.3")}),
-		spec.FormHandover: handover(g, s),
+		spec.FormVerify: slices.Concat(Peers(verify(p, host, behind, s, both), map[string]netip.Addr{"b/main": netip.MustParseAddr("172.30.0.3")}),
+			verify(p, host, sinking, s, both), verify(p, host, Gate{Spec: public}, s, nil)),
+		spec.FormHandover: slices.Concat(handover(g, s), handover(sinking.Spec, s), handover(public, s)),
 		spec.FormGate:     gateChecks(g),
 		spec.FormRelay:    relayChecks(Relay{Port: 53}, g.Gateway),
 	} {

@@ -50,7 +50,7 @@ func handover(g spec.Gate, s Service) []spec.Check {
 		{Name: "seccomp-on"},
 		{Name: "same-netns-as-gate"},
 		{Name: "unlisted-host-blocked", Probes: &g.Probes},
-		{Name: "names-only-pinned"},
+		strangers(g, spec.Check{Name: "names-only-pinned"}),
 		{Name: "mounts-only-declared", Mount: specMounts(s.Mounts)},
 		{Name: "policy-inputs-absent", Paths: []string{spec.GateFile, filepath.Dir(spec.GateSocket)}},
 	}
@@ -58,7 +58,8 @@ func handover(g spec.Gate, s Service) []spec.Check {
 
 // verify lists every check of a service: what is granted must work, what is
 // not must fail for the right reason.
-func verify(p *policy.Policy, h Host, g spec.Gate, s Service) []spec.Check {
+func verify(p *policy.Policy, h Host, behind Gate, s Service, all []Gate) []spec.Check {
+	g := behind.Spec
 	checks := []spec.Check{
 		{Name: "non-root"},
 		{Name: "uid-matches-host", UID: s.UID, GID: s.GID},
@@ -124,7 +125,7 @@ func verify(p *policy.Policy, h Host, g spec.Gate, s Service) []spec.Check {
 		spec.Check{Name: "gate-control-unreachable"},
 		spec.Check{Name: "unlisted-host-blocked", Probes: &g.Probes, Ports: grantedOnce(g)},
 		spec.Check{Name: "dns-closed", Probes: &g.Probes, Addr: g.Gateway},
-		namesPinned(g),
+		strangers(g, namesPinned(g)),
 		spec.Check{Name: "udp-closed", Probes: &g.Probes, Names: domains(g)},
 		spec.Check{Name: "bound-sockets-closed", Probes: &g.Probes},
 		spec.Check{Name: "icmp-closed", Probes: &g.Probes},
@@ -155,6 +156,60 @@ func verify(p *policy.Policy, h Host, g spec.Gate, s Service) []spec.Check {
 			blocked.Skip = "the policy opens every port of one name or another, and names may share an address"
 		}
 		checks = append(checks, blocked)
+	}
+	return append(checks, neighbours(behind, all)...)
+}
+
+// strangers is what a gate does with names that nobody listed: pinned proves it of one
+// that refuses them.
+func strangers(g spec.Gate, pinned spec.Check) spec.Check {
+	switch {
+	case g.Class == spec.ClassPublic:
+		return spec.Check{Name: "public-only", Probes: &g.Probes, Addrs: inward()}
+	case g.SinkNames:
+		return spec.Check{Name: "names-sink", Addr: spec.SinkAddress}
+	}
+	return pinned
+}
+
+// inward are addresses of kinds of networks that lie behind a machine, the last that a
+// host of each can have, which nobody is likely to have.
+func inward() (all []netip.Addr) {
+	for _, last := range [][4]byte{{10, 255, 255, 254}, {172, 31, 255, 254}, {192, 168, 255, 254}, {100, 127, 255, 254}, {192, 0, 2, 254}} {
+		all = append(all, netip.AddrFrom4(last))
+	}
+	return all
+}
+
+// neighbours are the checks of the edges of a sandbox, and of those that are none: what
+// a service may call of those behind its sandbox's other gates answers there and on no
+// other port, and the rest is out of reach, at either of their addresses.
+func neighbours(behind Gate, all []Gate) (checks []spec.Check) {
+	for _, other := range all {
+		if other.Name == behind.Name {
+			continue
+		}
+		var linked, served []uint16
+		for _, l := range behind.Spec.Links {
+			if l.Name == other.Name {
+				linked = append(linked, l.Port)
+				checks = append(checks, spec.Check{Name: fmt.Sprintf("link:%s:%d", l.Name, l.Port), Addr: l.Addr, Port: l.Port})
+			}
+		}
+		for _, c := range other.Spec.Clients {
+			served = append(served, c.Port)
+		}
+		ports := append([]uint16{22, 80, 443}, served...)
+		slices.Sort(ports)
+		ports = slices.Compact(ports)
+		if len(linked) > 0 {
+			checks = append(checks, spec.Check{Name: "resolves:" + other.Name, Host: other.Name, Addrs: []netip.Addr{other.Link}})
+		}
+		checks = append(checks, spec.Check{Name: "peer-unreachable:" + other.Name, Addr: other.Spec.Address, Ports: ports})
+		if other.Link.IsValid() && behind.Link.IsValid() {
+			closed := slices.DeleteFunc(slices.Clone(ports), func(p uint16) bool { return slices.Contains(linked, p) })
+			checks = append(checks, spec.Check{Name: "link-closed:" + other.Name, Addr: other.Link, Ports: closed})
+		}
 	}
 	return checks
 }

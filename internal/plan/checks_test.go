@@ -136,7 +136,7 @@ func TestCredentialsAreThePolicysWalls(t *testing.T) {
 // checked is the check of a name for a service.
 func checked(t *testing.T, s Service, name string) spec.Check {
 	t.Helper()
-	all := verify(&policy.Policy{}, Host{Homes: []string{"/home/u"}}, spec.Gate{}, s)
+	all := verify(&policy.Policy{}, Host{Homes: []string{"/home/u"}}, Gate{}, s, nil)
 	i := slices.IndexFunc(all, func(c spec.Check) bool { return c.Name == name })
 	if i < 0 {
 		t.Fatalf("no check is called %s", name)
@@ -208,7 +208,7 @@ func TestHostNameIsAskedFor(t *testing.T) {
 		{spec.Gate{Gateway: gateway, HostPorts: []uint16{8081}}, []string{spec.HostName}, gateway},
 		{spec.Gate{Gateway: gateway, HostPorts: []uint16{1, 2}, Names: []spec.Name{{Domain: "a.test"}}}, []string{"a.test", spec.HostName}, gateway},
 	} {
-		all := Join(verify(&policy.Policy{}, Host{}, tt.gate, Service{}), spec.GateStatus{})
+		all := Join(verify(&policy.Policy{}, Host{}, Gate{Spec: tt.gate}, Service{}, nil), spec.GateStatus{})
 		i := slices.IndexFunc(all, func(c spec.Check) bool { return c.Name == "names-only-pinned" })
 		if c := all[i]; !slices.Equal(c.Names, tt.names) || c.Addr != tt.addr {
 			t.Errorf("%+v: %+v", tt.gate, c)

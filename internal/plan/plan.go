@@ -213,29 +213,12 @@ func Build(p *policy.Policy, prof *profile.Profile, h Host, at Addresses, args [
 	if err != nil {
 		return nil, err
 	}
-	gate := Gate{Name: Main, Spec: spec.Gate{
-		Version: spec.Version,
-		Sandbox: ID(p.Name, p.File),
-		Service: Main,
-		Policy:  p.Digest,
-		Class:   spec.ClassPinned,
-		Address: at.Gates[Main],
-		Gateway: network.Gateway,
-		Names:   names,
-		Never:   h.Never,
-		Probes:  h.Probes,
-	}}
-	if p.Egress.Refresh == "auto" {
-		gate.Spec.Refresh = spec.RefreshAuto
-	}
+	resolvers, upstream := outside(h.Resolvers, network.Gateway)
+	gates := topology(p, h, network, at, names, resolvers)
+	gate := gates[len(gates)-1]
 	carried := relays(p)
-	gate.Spec.HostPorts = ports(p)
-	if len(names) > 0 {
-		resolvers, upstream := outside(h.Resolvers, network.Gateway)
-		gate.Spec.Resolvers = resolvers
-		if len(upstream) > 0 {
-			carried = append(carried, Relay{Port: dnsPort, DNS: upstream})
-		}
+	if lookups := (Relay{Port: dnsPort, DNS: upstream}); len(upstream) > 0 && slices.ContainsFunc(gates, func(g Gate) bool { return g.Needs(lookups) }) {
+		carried = append(carried, lookups)
 	}
 	bound, err := mounts(p, h)
 	if err != nil {
@@ -265,10 +248,16 @@ func Build(p *policy.Policy, prof *profile.Profile, h Host, at Addresses, args [
 		Context:     context(prof, h),
 		RootOwned:   prof.RootOwned,
 	}
-	svc.Readme = readme(p, gate.Spec, svc)
-	svc.Handover = handover(gate.Spec, svc)
-	svc.Verify = verify(p, h, gate.Spec, svc)
-	gate.Verify = gateChecks(gate.Spec)
+	services := []Service{svc}
+	for i, s := range services {
+		g := gates[slices.IndexFunc(gates, func(g Gate) bool { return g.Name == s.Gate })]
+		services[i].Readme = readme(p, g.Spec, s)
+		services[i].Handover = handover(g.Spec, s)
+		services[i].Verify = verify(p, h, g, s, gates)
+	}
+	for i, g := range gates {
+		gates[i].Verify = gateChecks(g.Spec)
+	}
 	for i := range carried {
 		carried[i].Verify = relayChecks(carried[i], network.Gateway)
 	}
@@ -280,8 +269,9 @@ func Build(p *policy.Policy, prof *profile.Profile, h Host, at Addresses, args [
 		Project:    p.Dir,
 		Digest:     p.Digest,
 		Network:    network,
-		Gates:      []Gate{gate},
-		Services:   []Service{svc},
+		Links:      at.Links,
+		Gates:      gates,
+		Services:   services,
 		Relays:     carried,
 	}
 	if slices.ContainsFunc(bound, func(m Mount) bool { return m.Path == p.File }) {

@@ -301,7 +301,7 @@ var Catalogue = []Entry{
 		Proves:    "At a gate that sinks names, an unlisted name leads to an address that leads nowhere.",
 		How:       "A fresh random name is exactly that address, from the gate and by the ordinary way; then connects to it on 80 and 443.",
 		Control:   verdicts,
-		Witnesses: agentAndGate, In: inAlone,
+		Witnesses: agentAndGate, In: inAll,
 	},
 	{
 		Kind:   "public-only",
@@ -309,7 +309,7 @@ var Catalogue = []Entry{
 		How: "A name that no public host has is blocked. Then connects on 80 and 443 to the metadata address, and, only once that was refused, to one address each of 10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16, " +
 			"100.64.0.0/10 and 192.0.2.0/24 that no name and no interface here has.",
 		Control:   verdicts,
-		Witnesses: agentAndGate, In: inAlone,
+		Witnesses: agentAndGate, In: inAll,
 	},
 	{
 		Kind:      "udp-closed",
@@ -459,21 +459,21 @@ var Catalogue = []Entry{
 		Proves:    "A name that the gate wrote leads there, for any program.",
 		How:       "The name has the same addresses in /etc/hosts, from the gate and by the ordinary way. Nobody is connected to.",
 		Control:   "A hosts file that is not whole cannot tell.",
-		Witnesses: agentAndGate, In: inAlone,
+		Witnesses: agentAndGate, In: inVerifyAlone,
 	},
 	{
 		Kind:      "link",
 		Proves:    "The service at the other end of a link can be reached.",
-		How:       "Connects to the address and port that the gate tells of the link: it must accept.",
-		Control:   "It is itself a positive control of link-closed. Silence cannot tell.",
-		Witnesses: agentOnly, Only: asideOnly, In: inAlone,
+		How:       "Connects to the address and port of the link, in stacks of others those that the gate tells: it must accept.",
+		Control:   "It is itself a positive control of link-closed. Silence cannot tell." + recorded,
+		Witnesses: agentAndGate, In: inVerifyAlone,
 	},
 	{
 		Kind:      "link-closed",
-		Proves:    "A link leads to its ports only.",
-		How:       "Connects to the other end's address on 22, 53, 80, 443 and 2375, less those of the link, by TCP and UDP. Any answer fails.",
+		Proves:    "A link leads to its ports only; where there is none, nothing of another gate's is in reach.",
+		How:       "Connects to the other end's address on 22, 80, 443 and all that is served there (in stacks of others on 22, 53, 80, 443 and 2375), less the ports of the link, by TCP and UDP. Any answer fails.",
 		Control:   verdicts,
-		Witnesses: agentAndGate, In: inAlone,
+		Witnesses: agentAndGate, In: inVerifyAlone,
 	},
 }
 
