@@ -1328,7 +1328,7 @@ func (e *Engine) proveGate(ctx context.Context, title string, g *Gate, planned p
 	asking.Name, asking.Image = planned.Name, image
 	o := &own{role: RoleGate, asked: e.gateRequest(&asking, g.Plan.Network, planned.Spec.Address), network: g.Plan.Network.Name, planned: &planned.Spec}
 	if planned.Link.IsValid() {
-		o.links, o.link = linksName(g.Plan.ID), planned.Link
+		o.links, o.link = render.LinksNetwork(g.Plan.ID), planned.Link
 	}
 	e.see(ctx, o, id, image, guests, beside, func(ctx context.Context) []dialled {
 		i := slices.IndexFunc(planned.Verify, func(c spec.Check) bool { return c.Kind() == "no-listener-for-outsiders" })

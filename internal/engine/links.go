@@ -11,13 +11,8 @@ import (
 	"github.com/docker/docker/api/types/network"
 
 	"github.com/corral-sandbox/corral/internal/plan"
+	"github.com/corral-sandbox/corral/internal/render"
 )
-
-// RoleLinks is the network between the gates of one sandbox.
-const RoleLinks = "links"
-
-// linksName is what the network between a sandbox's gates is called.
-func linksName(sandbox string) string { return mark + sandbox + "-links" }
 
 // WrongLinks is a network between gates that is not as corral makes it. No gate is
 // ever put on another one.
@@ -33,7 +28,7 @@ func (e *WrongLinks) Error() string {
 // ensureLinks makes the network between a plan's gates if it is missing, and returns
 // its subnet. The caller holds the machine-wide lock: the engine makes two of one name.
 func (e *Engine) ensureLinks(ctx context.Context, p *plan.Plan) (netip.Prefix, error) {
-	name := linksName(p.ID)
+	name := render.LinksNetwork(p.ID)
 	got, err := e.api.NetworkInspect(ctx, name, network.InspectOptions{})
 	switch {
 	case err == nil:
@@ -64,17 +59,17 @@ func (e *Engine) ensureLinks(ctx context.Context, p *plan.Plan) (netip.Prefix, e
 
 func (e *Engine) createLinks(ctx context.Context, p *plan.Plan, subnet netip.Prefix) error {
 	no := false
-	_, err := e.api.NetworkCreate(ctx, linksName(p.ID), network.CreateOptions{
+	_, err := e.api.NetworkCreate(ctx, render.LinksNetwork(p.ID), network.CreateOptions{
 		Driver:     "bridge",
 		EnableIPv6: &no,
 		Internal:   true,
 		IPAM: &network.IPAM{Driver: "default", Config: []network.IPAMConfig{{
 			Subnet: subnet.String(), Gateway: subnet.Addr().Next().String(),
 		}}},
-		Labels: map[string]string{labelRole: RoleLinks, labelSandbox: p.ID, labelPolicy: p.PolicyFile},
+		Labels: map[string]string{labelRole: render.RoleLinks, labelSandbox: p.ID, labelPolicy: p.PolicyFile},
 	})
 	if err != nil {
-		return fmt.Errorf("network %s (%v): %w", linksName(p.ID), subnet, err)
+		return fmt.Errorf("network %s (%v): %w", render.LinksNetwork(p.ID), subnet, err)
 	}
 	return nil
 }
@@ -105,7 +100,7 @@ func (e *Engine) link(ctx context.Context, g *Gate) error {
 	if !at.IsValid() {
 		return nil
 	}
-	name := linksName(g.Plan.ID)
+	name := render.LinksNetwork(g.Plan.ID)
 	err := e.api.NetworkConnect(ctx, name, g.ID, &network.EndpointSettings{IPAMConfig: &network.EndpointIPAMConfig{IPv4Address: at.String()}})
 	if err != nil {
 		return e.unlessTakenDown(ctx, g.ID, fmt.Errorf("network %s: %w", name, err))
@@ -120,7 +115,7 @@ func (e *Engine) unlink(ctx context.Context, sandbox string) error {
 	if sandbox != "" {
 		label += "=" + sandbox
 	}
-	list, err := e.api.NetworkList(ctx, network.ListOptions{Filters: filters.NewArgs(filters.Arg("label", labelRole+"="+RoleLinks), filters.Arg("label", label))})
+	list, err := e.api.NetworkList(ctx, network.ListOptions{Filters: filters.NewArgs(filters.Arg("label", labelRole+"="+render.RoleLinks), filters.Arg("label", label))})
 	if err != nil {
 		return fmt.Errorf("networks: %w", err)
 	}

@@ -82,6 +82,7 @@ const (
 const (
 	RoleGate    = "gate"
 	RoleService = "service"
+	RoleLinks   = "links" // of a network
 	PurposeRun  = "run"
 )
 
@@ -97,6 +98,9 @@ func MountsLabel(mounts []plan.Mount) string {
 
 // Container is the name of a service's container.
 func Container(sandbox, service string) string { return "corral-" + sandbox + "-" + service }
+
+// LinksNetwork is the name of the network between a sandbox's gates.
+func LinksNetwork(sandbox string) string { return Container(sandbox, linksKey) }
 
 // GateContainer is the name of a gate's container.
 func GateContainer(sandbox, gate string) string { return Container(sandbox, gateKey(gate)) }
@@ -171,10 +175,13 @@ func Compose(p *plan.Plan) ([]byte, error) {
 	f := composeFile{
 		Name:     data("corral-" + p.ID),
 		Services: map[string]container{},
-		Networks: map[string]external{networkKey: {External: true, Name: data(p.Network.Name)}},
+		Networks: map[string]network{networkKey: {External: true, Name: data(p.Network.Name)}},
 		Volumes: map[string]external{guestKey: {External: true,
 			Name: text("${" + GuestVolumeVariable + ":?the volume of guest binaries}")}},
 		Configs: map[string]config{},
+	}
+	if p.Linked() {
+		f.Networks[linksKey] = composeLinks(p)
 	}
 	for _, g := range p.Gates {
 		if _, twice := f.Services[gateKey(g.Name)]; twice {
@@ -206,8 +213,19 @@ func Compose(p *plan.Plan) ([]byte, error) {
 // Keys of the file that are in no plan.
 const (
 	networkKey = "corral"
+	linksKey   = "links"
 	guestKey   = "guest"
 )
+
+// composeLinks is the network between a plan's gates.
+func composeLinks(p *plan.Plan) network {
+	n := network{Name: data(LinksNetwork(p.ID)), Internal: true, Labels: map[string]any{
+		LabelRole: RoleLinks, LabelSandbox: data(p.ID), LabelPolicy: data(p.PolicyFile)}}
+	if p.Links.IsValid() {
+		n.IPAM = &ipam{Config: []subnet{{Subnet: p.Links.String()}}}
+	}
+	return n
+}
 
 func gateKey(gate string) string { return gate + "-gate" }
 
@@ -243,6 +261,13 @@ func composeGate(p *plan.Plan, g plan.Gate) container {
 		c.Labels[LabelAddress] = data(g.Spec.Address.String())
 		c.Networks[networkKey] = endpoint{IPv4Address: g.Spec.Address.String()}
 	}
+	if p.Linked() && len(g.Spec.Links)+len(g.Spec.Clients) > 0 {
+		c.Networks[linksKey] = endpoint{}
+		if g.Link.IsValid() {
+			c.Labels[LabelLink] = data(g.Link.String())
+			c.Networks[linksKey] = endpoint{IPv4Address: g.Link.String()}
+		}
+	}
 	return c
 }
 
@@ -266,6 +291,7 @@ func composeService(p *plan.Plan, s plan.Service) (container, error) {
 	}
 	instance, _ := JoinVariables(s.Gate)
 	known := labels(p, s.Name, RoleService)
+	known[LabelGate] = data(s.Gate)
 	known[LabelInstance] = text("${" + instance + ":-}")
 	known[LabelShields], known[LabelFurniture] = data(MountsLabel(s.Shields)), data(MountsLabel(s.Furniture))
 	c := container{
@@ -378,13 +404,26 @@ type (
 	composeFile struct {
 		Name     data                 `yaml:"name"`
 		Services map[string]container `yaml:"services"`
-		Networks map[string]external  `yaml:"networks"`
+		Networks map[string]network   `yaml:"networks"`
 		Volumes  map[string]external  `yaml:"volumes"`
 		Configs  map[string]config    `yaml:"configs"`
 	}
 	external struct {
 		External bool `yaml:"external"`
 		Name     any  `yaml:"name"`
+	}
+	network struct {
+		External bool           `yaml:"external,omitempty"`
+		Name     data           `yaml:"name"`
+		Internal bool           `yaml:"internal,omitempty"`
+		IPAM     *ipam          `yaml:"ipam,omitempty"`
+		Labels   map[string]any `yaml:"labels,omitempty"`
+	}
+	ipam struct {
+		Config []subnet `yaml:"config"`
+	}
+	subnet struct {
+		Subnet string `yaml:"subnet"`
 	}
 	config struct {
 		Content text `yaml:"content"`
