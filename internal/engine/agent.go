@@ -27,10 +27,10 @@ type Terminal struct {
 // Lasting is the terminal of an always-on service: people come and go.
 var Lasting = Terminal{TTY: true, Stdin: true, Stays: true}
 
-// terminalOf is what of a terminal the service of a sandbox has that was brought up for
+// TerminalOf is what of a terminal a service of a sandbox has that was brought up for
 // a purpose. Of a run nobody else knows: that depends on where somebody sits.
-func terminalOf(purpose string) Terminal {
-	if purpose == PurposeDaemon {
+func TerminalOf(s plan.Service, purpose string) Terminal {
+	if s.Console && purpose == PurposeDaemon {
 		return Lasting
 	}
 	return Terminal{}
@@ -108,8 +108,10 @@ func (e *Engine) serviceRequest(g *Gate, s plan.Service, secrets []secret.Var, t
 		host: &container.HostConfig{
 			IpcMode: render.ServiceIPC,
 			Init:    &init,
-			Tmpfs:   map[string]string{"/tmp": render.ServiceTmpfs},
-			Mounts:  binds(g, s, e.recursive()),
+
+			ReadonlyRootfs: s.ReadOnly,
+			Tmpfs:          render.InMemory(s),
+			Mounts:         binds(g, s, e.recursive()),
 			// Nothing more of the memory by way of swap.
 			Resources: container.Resources{PidsLimit: &s.Pids, Memory: s.Memory, MemorySwap: s.Memory, NanoCPUs: s.NanoCPUs},
 		},

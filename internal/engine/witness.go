@@ -637,7 +637,7 @@ func (e *Engine) outside(ctx context.Context, seen evidence, g *Gate, s plan.Ser
 			seen.swapUncounted = err == nil && !said.SwapLimit
 		}
 	}
-	asked, err := e.serviceRequest(g, s, nil, terminalOf(g.Purpose))
+	asked, err := e.serviceRequest(g, s, nil, TerminalOf(s, g.Purpose))
 	if err != nil {
 		seen.untold = err
 		return seen

@@ -51,7 +51,7 @@ func handover(g spec.Gate, s Service) []spec.Check {
 		{Name: "same-netns-as-gate"},
 		{Name: "unlisted-host-blocked", Probes: &g.Probes},
 		strangers(g, spec.Check{Name: "names-only-pinned"}),
-		{Name: "mounts-only-declared", Mount: specMounts(s.Mounts)},
+		{Name: "mounts-only-declared", Mount: specMounts(s)},
 		{Name: "policy-inputs-absent", Paths: []string{spec.GateFile, filepath.Dir(spec.GateSocket)}},
 	}
 }
@@ -85,8 +85,8 @@ func verify(p *policy.Policy, h Host, behind Gate, s Service, all []Gate) []spec
 		leak.Skip = "the policy has no secrets"
 	}
 	checks = append(checks,
-		spec.Check{Name: "host-home-only-mounts", Paths: h.Homes, Mount: specMounts(s.Mounts)},
-		spec.Check{Name: "mounts-only-declared", Mount: specMounts(s.Mounts)},
+		spec.Check{Name: "host-home-only-mounts", Paths: h.Homes, Mount: specMounts(s)},
+		spec.Check{Name: "mounts-only-declared", Mount: specMounts(s)},
 		leak,
 		spec.Check{Name: "policy-inputs-absent", Paths: []string{spec.GateFile, filepath.Dir(spec.GateSocket)}},
 	)
@@ -292,9 +292,13 @@ func relayChecks(r Relay, gateway netip.Addr) []spec.Check {
 }
 
 // specMounts are all mounts a service has beside the engine's own: the guest
-// binaries, a /tmp of its own, and what the plan binds.
-func specMounts(mounts []Mount) []spec.Mount {
-	return append([]spec.Mount{{Target: spec.GuestDir, ReadOnly: true}, {Target: "/tmp"}}, declared(mounts)...)
+// binaries, a /tmp of its own and what else it has in memory, and what the plan binds.
+func specMounts(s Service) []spec.Mount {
+	out := []spec.Mount{{Target: spec.GuestDir, ReadOnly: true}, {Target: "/tmp"}}
+	for _, dir := range s.Scratch {
+		out = append(out, spec.Mount{Target: dir})
+	}
+	return append(out, declared(s.Mounts)...)
 }
 
 // own are a sandbox's own state, in places of the agent's: the mounts that are

@@ -40,9 +40,9 @@ func TestUnlistedPort(t *testing.T) {
 
 // What is mounted below a mount comes along, and is declared as it must be.
 func TestSubmountsAreDeclared(t *testing.T) {
-	got := specMounts([]Mount{{Path: "/n", ReadOnly: true, Dev: 1, Ino: 2, Submounts: []string{"/n/a", "/n/a", "/n/b"}}})
+	got := specMounts(Service{Mounts: []Mount{{Path: "/n", ReadOnly: true, Dev: 1, Ino: 2, Submounts: []string{"/n/a", "/n/a", "/n/b"}}}, Scratch: []string{"/run"}})
 	want := []spec.Mount{
-		{Target: spec.GuestDir, ReadOnly: true}, {Target: "/tmp"},
+		{Target: spec.GuestDir, ReadOnly: true}, {Target: "/tmp"}, {Target: "/run"},
 		{Target: "/n", ReadOnly: true, Dev: 1, Ino: 2}, {Target: "/n/a", ReadOnly: true}, {Target: "/n/b", ReadOnly: true},
 	}
 	if !slices.Equal(got, want) {

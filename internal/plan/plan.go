@@ -113,6 +113,16 @@ type Service struct {
 	NanoCPUs    int64    // 0: no bound
 	Pids        int64
 
+	// Console says that it is on a terminal, which people come to and leave.
+	Console bool
+	// Serves is the TCP port that it listens on once it is up, for those who may call
+	// it; 0 if it serves nobody.
+	Serves uint16
+	// ReadOnly says that its root cannot be written, but for what is in memory: /tmp and
+	// Scratch.
+	ReadOnly bool
+	Scratch  []string // further directories in memory
+
 	Base       string // the image that Dockerfile builds on
 	Dockerfile []byte
 	Asked      []string          // the keys of the policy that say what is in it beside the profile's own
@@ -237,6 +247,7 @@ func Build(p *policy.Policy, prof *profile.Profile, h Host, at Addresses, args [
 		Mounts:      bound,
 		Furniture:   h.Furniture,
 		Shields:     h.Shields,
+		Console:     true,
 		Git:         fmt.Sprintf("config writable: %t, .git read-only: %t", p.Git.ConfigWritable, p.Git.DirReadOnly),
 		Memory:      p.Resources.Memory,
 		NanoCPUs:    p.Resources.NanoCPUs,

@@ -3,6 +3,8 @@ package render
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -85,6 +87,15 @@ const (
 	RoleLinks   = "links" // of a network
 	PurposeRun  = "run"
 )
+
+// InMemory are the directories that a service has in memory, with their options.
+func InMemory(s plan.Service) map[string]string {
+	all := map[string]string{"/tmp": ServiceTmpfs}
+	for _, dir := range s.Scratch {
+		all[dir] = ServiceTmpfs
+	}
+	return all
+}
 
 // MountsLabel writes mounts down that depend on how the host looked at the
 // start, so that they can be proven later: it may look otherwise by then.
@@ -312,10 +323,14 @@ func composeService(p *plan.Plan, s plan.Service) (container, error) {
 		MemLimit:      s.Memory,
 		MemSwapLimit:  s.Memory, // nothing more by way of swap
 		CPUs:          float64(s.NanoCPUs) / 1e9,
-		Tmpfs:         []string{"/tmp:" + ServiceTmpfs},
+		ReadOnly:      s.ReadOnly,
 		Volumes:       []volume{guests(spec.GuestDir)},
 		Environment:   environment,
 		Logging:       bounded(),
+	}
+	memory := InMemory(s)
+	for _, dir := range slices.Sorted(maps.Keys(memory)) {
+		c.Tmpfs = append(c.Tmpfs, dir+":"+memory[dir])
 	}
 	for _, word := range s.Command {
 		c.Command = append(c.Command, data(word))
@@ -444,6 +459,7 @@ type (
 		Command       []data                `yaml:"command,omitempty"`
 		WorkingDir    data                  `yaml:"working_dir,omitempty"`
 		Init          bool                  `yaml:"init,omitempty"`
+		ReadOnly      bool                  `yaml:"read_only,omitempty"`
 		IPC           string                `yaml:"ipc,omitempty"`
 		CapDrop       []string              `yaml:"cap_drop"`
 		CapAdd        []string              `yaml:"cap_add,omitempty"`
