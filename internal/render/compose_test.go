@@ -224,7 +224,7 @@ func TestComposeFence(t *testing.T) {
 		},
 		"main": {
 			"container_name": "corral-demo-0a1b2c3d-main",
-			"labels":         known("service", map[string]any{LabelInstance: "", LabelShields: MountsLabel(full().Services[0].Shields), LabelFurniture: "null"}),
+			"labels":         known("service", map[string]any{LabelGate: "main", LabelInstance: "", LabelShields: MountsLabel(full().Services[0].Shields), LabelFurniture: "null"}),
 			"build":          map[string]any{"context": "./main/image"},
 			"pull_policy":    "build",
 			"network_mode":   "service:main-gate",
