@@ -127,14 +127,15 @@ func (a *app) runDemo(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	g, id, err := a.bring(ctx, e, p, engine.PurposeDemo, nil, engine.Terminal{Stdin: true})
+	up, err := a.bring(ctx, e, p, engine.PurposeDemo, nil, engine.Terminal{Stdin: true})
 	if err != nil {
 		return err
 	}
 	defer func() {
-		a.end(ctx, e, g, id)
+		a.end(ctx, e, up)
 		err = errors.Join(err, e.RemoveImages(ctx, p.id()))
 	}()
+	g, id := up.gate(), up.agent()
 	witness, seen, err := e.StartTool(ctx, engine.Tool{
 		Purpose: engine.PurposeDemo, Image: image, Network: "container:" + g.ID, Capabilities: []string{"NET_RAW"}, Bind: dir,
 		Args: []string{filepath.Join(dir, prisoner), "witness"},
@@ -181,7 +182,7 @@ func (a *app) runDemo(ctx context.Context) (err error) {
 	a.showDenied(status)
 
 	a.heading("The fence, verified from the inside")
-	proof, err := a.proveAll(ctx, e, p, g, id)
+	proof, err := a.proveAll(ctx, e, p, g, up.standing())
 	if err != nil {
 		return err
 	}

@@ -206,7 +206,7 @@ func TestAnotherLook(t *testing.T) {
 			}
 			put(t, p, "work/backup.sh", "x\n")
 			h := healing{app: a, project: p}
-			w := h.anotherLook(t.Context(), h.onRecord())
+			w := h.anotherLook(t.Context(), part{name: plan.Main}, h.onRecord(part{name: plan.Main}))
 			if err := w.begun(t.Context()); err != nil {
 				t.Fatal(err)
 			}

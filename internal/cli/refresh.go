@@ -86,7 +86,7 @@ func (a *app) refreshNow(ctx context.Context, e *engine.Engine, p *project) (spe
 	if err := p.asUp(ctx, e, service); err != nil {
 		return none, err
 	}
-	now, err := p.sketch(ctx, e, guests, gate)
+	now, err := p.sketch(ctx, e, guests, members, gate)
 	if err != nil {
 		return none, err
 	}

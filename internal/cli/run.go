@@ -11,7 +11,6 @@ import (
 
 	"github.com/corral-sandbox/corral/internal/engine"
 	"github.com/corral-sandbox/corral/internal/exit"
-	"github.com/corral-sandbox/corral/internal/host"
 	"github.com/corral-sandbox/corral/internal/plan"
 	"github.com/corral-sandbox/corral/internal/policy"
 	"github.com/corral-sandbox/corral/internal/printable"
@@ -57,17 +56,18 @@ func (a *app) runAgent(ctx context.Context, p *project, e *engine.Engine, args [
 	}
 	defer unlock()
 	w := a.lookBack(ctx, p, nil)
-	g, id, err := a.bring(ctx, e, p, engine.PurposeRun, args, t)
+	up, err := a.bring(ctx, e, p, engine.PurposeRun, args, t)
 	if err != nil {
 		w.abandon(p)
 		return err
 	}
 	if err := w.begun(ctx); err != nil {
-		if a.end(ctx, e, g, id) {
+		if a.end(ctx, e, up) {
 			w.abandon(p)
 		}
 		return err
 	}
+	g, id := up.gate(), up.agent()
 	a.timings.lap("first look at the repositories")
 	lost := a.guard(ctx, e, g, id, t.TTY)
 	seen := a.timeHandover(ctx, e, id)
@@ -86,7 +86,7 @@ func (a *app) runAgent(ctx context.Context, p *project, e *engine.Engine, args [
 	} else {
 		err = exit.Failedf("corral run starts both anew", "the gate ended during the run (%s): the agent was without a network, and was ended", why)
 	}
-	gone := a.end(ctx, e, g, id) // the agent's status stands, whatever becomes of its containers
+	gone := a.end(ctx, e, up) // the agent's status stands, whatever becomes of its containers
 	w.end(ctx, a, p, gone)
 	a.timings.lap("all of it removed")
 	if err != nil {
@@ -169,42 +169,6 @@ func (a *app) restore() {
 	if terminal(a.err) && os.Getenv("TERM") != "dumb" {
 		fmt.Fprint(a.err, sane)
 	}
-}
-
-// bring brings up a sandbox to the point where its service can be started.
-// Another one of the same policy is in its way, also what is left of one.
-func (a *app) bring(ctx context.Context, e *engine.Engine, p *project, purpose string, args []string, t engine.Terminal) (*engine.Gate, string, error) {
-	if !p.accepted {
-		return nil, "", errNotAccepted
-	}
-	guests, err := host.FindGuests()
-	if err != nil {
-		return nil, "", err
-	}
-	if p.network, p.host.Subnet, err = inForce(ctx, e); err != nil {
-		return nil, "", err
-	}
-	e.Trusted = p.host.Certificates
-	g, err := e.StartGate(ctx, guests, p.network, plan.Main, purpose, p.draft(ctx, e, plan.Addresses{}, args))
-	if err != nil {
-		return nil, "", err
-	}
-	id, err := e.CreateService(ctx, g, g.Plan.Services[0], p.secrets, t)
-	if err != nil {
-		a.end(ctx, e, g)
-		return nil, "", err
-	}
-	return g, id, nil
-}
-
-// end takes a sandbox away, and says so if it could not. It reports whether all
-// of it is gone.
-func (a *app) end(ctx context.Context, e *engine.Engine, g *engine.Gate, services ...string) bool {
-	left := e.End(ctx, g, services...)
-	if left != nil {
-		a.sayf("not everything of %s was removed (corral down does it): %v", g.Plan.ID, left)
-	}
-	return left == nil
 }
 
 // denied says in one line what the agent asked for and did not get, or why that

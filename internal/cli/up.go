@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -270,7 +271,44 @@ type healing struct {
 	did     bool
 	notes   []string // what stays as it is and should be known
 
-	gate, service engine.Member // as they are, zero if there is none
+	gates, services map[string]engine.Member // as they are, by name
+	many            bool                     // the sandbox has several gates
+	readied         bool                     // ready was, so that hooks run once
+}
+
+// part is a gate and what joins it.
+type part struct {
+	name     string
+	gate     engine.Member   // as it is, zero if there is none
+	planned  []plan.Service  // what is to join it, in the order in which they are started
+	services []engine.Member // as they are, those that are there
+}
+
+// main reports whether it is where the agent is.
+func (p part) main() bool { return p.name == plan.Main }
+
+// part is how a planned gate and what joins it are now.
+func (h *healing) part(p *plan.Plan, g plan.Gate) part {
+	out := part{name: g.Name, gate: h.gates[g.Name]}
+	for _, s := range p.Services {
+		if s.Gate == g.Name {
+			out.planned = append(out.planned, s)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(h.services)) {
+		if m := h.services[name]; m.Gate == g.Name {
+			out.services = append(out.services, m)
+		}
+	}
+	return out
+}
+
+// gateOf is what a person calls the gate of a part.
+func (h *healing) gateOf(p part) string {
+	if h.many {
+		return "the gate of " + p.name
+	}
+	return "the gate"
 }
 
 func (h *healing) sayf(format string, args ...any) {
@@ -282,59 +320,128 @@ func (h *healing) heal(ctx context.Context, members []engine.Member) error {
 	if err := h.look(ctx, members); err != nil {
 		return h.later(err)
 	}
-	if h.gate.ID == "" && h.service.ID == "" {
-		return h.anew(ctx, "")
+	shape, err := h.project.shape()
+	if err != nil {
+		return err
+	}
+	h.many = len(shape.Gates) > 1
+	if len(h.gates)+len(h.services) == 0 && h.many {
+		// What could keep the agent down keeps down what only it has a use for.
+		if err := h.getReady(ctx); err != nil {
+			return err
+		}
+	}
+	var errs []error
+	for _, g := range shape.Gates {
+		if u := new(undecided); errors.As(errors.Join(errs...), &u) {
+			break // a person is asked before anything else is done
+		}
+		errs = append(errs, h.mend(ctx, h.part(shape, g)))
+	}
+	if err := errors.Join(errs...); err != nil {
+		if len(errs) == 1 {
+			return errs[0]
+		}
+		return err
+	}
+	return h.surplus(ctx, shape)
+}
+
+// surplus ends what the policy asks for no more.
+func (h *healing) surplus(ctx context.Context, shape *plan.Plan) error {
+	var over []engine.Member
+	for _, m := range h.gates {
+		if !slices.ContainsFunc(shape.Gates, func(g plan.Gate) bool { return g.Name == m.Service }) {
+			over = append(over, m)
+		}
+	}
+	for _, m := range h.services {
+		if !slices.ContainsFunc(shape.Services, func(s plan.Service) bool { return s.Name == m.Service }) {
+			h.sayf("%s ends: the policy asks for it no more", m.Service)
+			over = append(over, m)
+		}
+	}
+	if len(over) == 0 {
+		return nil
+	}
+	h.did = true
+	return h.engine.Down(ctx, over)
+}
+
+// mend brings up what is missing or wrong of one part.
+func (h *healing) mend(ctx context.Context, p part) error {
+	if p.gate.ID == "" && len(p.services) == 0 {
+		return h.anew(ctx, p, "")
 	}
 	status, why, err := spec.GateStatus{}, "it is gone", error(nil)
-	if h.gate.ID != "" {
-		status, why, err = h.engine.GateWrong(ctx, h.gate)
+	if p.gate.ID != "" {
+		status, why, err = h.engine.GateWrong(ctx, p.gate)
 	}
 	if err != nil {
 		return err
 	}
 	if why != "" {
-		return h.anew(ctx, why)
+		return h.anew(ctx, p, why)
 	}
-	if why, err = h.named(ctx); err != nil || why != "" {
+	if why, err = h.named(ctx, p); err != nil || why != "" {
 		if err == nil {
-			err = h.anew(ctx, why)
+			err = h.anew(ctx, p, why)
 		}
 		return err
 	}
-	if err := h.project.asUp(ctx, h.engine, h.service); err != nil {
+	if err := h.project.asUp(ctx, h.engine, h.services[plan.Main]); err != nil {
 		return err
 	}
-	now, err := h.project.sketch(ctx, h.engine, h.guests, h.gate)
+	now, err := h.sketch(ctx, p)
 	if err != nil {
 		return err
 	}
-	differs, err := h.engine.Differs(now, h.project.secrets, h.gate)
+	differs, err := h.engine.Differs(now, h.project.secrets, p.gate)
 	if err != nil {
 		return err
 	}
 	if len(differs) > 0 {
 		why := "another is asked for: " + strings.Join(differs, ", ")
-		if err := h.mayEnd(ctx, h.service, why); err != nil {
+		if err := h.mayEnd(ctx, h.services[p.name], why); err != nil {
 			return h.later(err)
 		}
-		return h.anew(ctx, why)
+		return h.anew(ctx, p, why)
 	}
-	if err := h.carried(ctx, now); err != nil {
+	if err := h.carried(ctx, p, now); err != nil {
 		return err
 	}
 	// The refresh comes last: a gate that goes by the policy as it is now says
 	// that all else does too. And a service does not wait for names. One that
 	// keeps its old rights gets no new ones; one that ended has none, and perhaps
 	// for want of a name.
-	err = h.serve(ctx, now, status)
-	if err != nil && !errors.As(err, new(*engine.Ended)) {
-		return h.later(err)
+	for _, s := range p.planned {
+		one := h.serve(ctx, p, s, now, status)
+		if one != nil && !errors.As(one, new(*engine.Ended)) {
+			return h.later(one)
+		}
+		err = errors.Join(err, one)
 	}
 	if status.Policy != h.project.policy.Digest {
-		h.sayf("the policy was changed: the gate is refreshed")
+		h.sayf("the policy was changed: %s is refreshed", h.gateOf(p))
 		return errors.Join(err, h.refresh(ctx, now))
 	}
 	return errors.Join(err, unended(status.Unended)) // the gate itself tries again
+}
+
+// sketch is a part as it would be made now.
+func (h *healing) sketch(ctx context.Context, p part) (*engine.Gate, error) {
+	return h.project.sketch(ctx, h.engine, h.guests, slices.Collect(maps.Values(h.gates)), p.gate)
+}
+
+// getReady lets the policy take hold of this machine, hooks once.
+func (h *healing) getReady(ctx context.Context) error {
+	to := h.to
+	if h.readied {
+		to = toHeal
+	}
+	err := h.ready(ctx, h.project, to)
+	h.readied = h.readied || err == nil
+	return err
 }
 
 // occupied is a service that somebody sits at, and that a watch does not end for a
@@ -439,6 +546,7 @@ func (h *healing) look(ctx context.Context, members []engine.Member) error {
 	if err != nil {
 		return err
 	}
+	h.gates, h.services = map[string]engine.Member{}, map[string]engine.Member{}
 	var paused []engine.Member
 	for i, m := range members {
 		if m.State == "paused" {
@@ -448,9 +556,9 @@ func (h *healing) look(ctx context.Context, members []engine.Member) error {
 		}
 		switch m.Role {
 		case engine.RoleGate:
-			h.gate = members[i]
+			h.gates[m.Service] = members[i]
 		case engine.RoleService:
-			h.service = members[i]
+			h.services[m.Service] = members[i]
 		}
 	}
 	return h.engine.Resume(ctx, paused)
@@ -489,11 +597,11 @@ func (h *healing) renamed(ctx context.Context, members []engine.Member) ([]engin
 	return out, nil
 }
 
-// anew replaces the gate, with everything that is behind it, for a reason that
+// anew replaces a gate, with everything that is behind it, for a reason that
 // is empty if there is nothing yet. What can fail comes before the old ones end.
-func (h *healing) anew(ctx context.Context, why string) error {
+func (h *healing) anew(ctx context.Context, p part, why string) error {
 	h.did = true
-	err := h.ready(ctx, h.project, h.to)
+	err := h.getReady(ctx)
 	if err == nil {
 		err = h.connected(ctx)
 	}
@@ -501,39 +609,53 @@ func (h *healing) anew(ctx context.Context, why string) error {
 		err = h.prepare(ctx)
 	}
 	for _, s := range h.project.policy.HostServices {
-		if err == nil {
+		if err == nil && p.main() {
 			err = engine.Unserved(ctx, s.Port)
 		}
 	}
 	if err != nil && why != "" {
-		return fmt.Errorf("the gate is to be made anew (%s): %w", why, err)
+		return fmt.Errorf("%s is to be made anew (%s): %w", h.gateOf(p), why, err)
 	}
 	if err != nil {
 		return err
 	}
 	if why != "" {
-		h.sayf("the gate is made anew (%s)%s", why, h.ends())
+		h.sayf("%s is made anew (%s)%s", h.gateOf(p), why, ends(p.services))
 	}
 	if h.was {
 		h.count(false, cmp.Or(why, "all of it was gone"))
 	}
-	older := h.onRecord()
-	var there []engine.Member
-	for _, m := range []engine.Member{h.service, h.gate} {
-		if m.ID != "" {
-			there = append(there, m)
-		}
+	older := h.onRecord(p)
+	there := p.services
+	if p.gate.ID != "" {
+		there = append(slices.Clone(there), p.gate)
 	}
 	if err := h.engine.Down(ctx, there); err != nil {
 		return err
 	}
-	w := h.anotherLook(ctx, older)
-	g, id, err := h.bring(ctx, h.engine, h.project, engine.PurposeDaemon, nil, engine.Lasting)
+	delete(h.gates, p.name)
+	for _, m := range p.services {
+		delete(h.services, m.Service)
+	}
+	w := h.anotherLook(ctx, p, older)
+	up, err := h.bringPart(ctx, h.engine, h.project, p.name, engine.AddressesOf(slices.Collect(maps.Values(h.gates))), engine.PurposeDaemon, nil, nil)
 	if err != nil {
 		w.abandon(h.project)
 		return err
 	}
-	return h.begin(ctx, w, id, func() bool { return h.end(ctx, h.engine, g, id) })
+	h.gates[p.name] = up.gate.Member()
+	if err := w.begun(ctx); err != nil {
+		if h.endPart(ctx, h.engine, up) {
+			w.abandon(h.project)
+		}
+		return err
+	}
+	w.leave() // what was there at the start is on record, for status and down
+	var errs []error
+	for _, s := range up.services {
+		errs = append(errs, h.started(ctx, s.id, h.engine.Begin(ctx, s.id)))
+	}
+	return errors.Join(errs...)
 }
 
 // connected brings back the network of a sandbox that was on it.
@@ -553,8 +675,8 @@ func (h *healing) connected(ctx context.Context) error {
 // named builds images anew that are gone, by their names, under what is up: it goes
 // on with what it has of them, and nothing could be proven or made beside it. It says
 // why all is made anew, if what comes of the same files is another image now.
-func (h *healing) named(ctx context.Context) (why string, err error) {
-	lost := unnamed([]engine.Member{h.gate, h.service})
+func (h *healing) named(ctx context.Context, p part) (why string, err error) {
+	lost := unnamed(append([]engine.Member{p.gate}, p.services...))
 	if len(lost) == 0 {
 		return "", nil
 	}
@@ -602,23 +724,30 @@ func (h *healing) prepare(ctx context.Context) (err error) {
 }
 
 // ends says what a replacement ends.
-func (h *healing) ends() string {
-	if h.service.Running {
-		return fmt.Sprintf(", and %s with it: what ran there was ended", h.service.Service)
+func ends(services []engine.Member) string {
+	var names []string
+	for _, m := range services {
+		if m.Running {
+			names = append(names, m.Service)
+		}
 	}
-	return ""
+	if len(names) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", and %s with it: what ran there was ended", strings.Join(names, " and "))
 }
 
-// serve brings up what joins a gate that is well.
-func (h *healing) serve(ctx context.Context, now *engine.Gate, status spec.GateStatus) error {
-	differs, err := h.engine.Differs(now, h.project.secrets, h.service)
+// serve brings up a service that joins a gate that is well.
+func (h *healing) serve(ctx context.Context, p part, planned plan.Service, now *engine.Gate, status spec.GateStatus) error {
+	service := h.services[planned.Name]
+	differs, err := h.differs(now, planned, service)
 	if err != nil {
 		return err
 	}
-	unbound := h.project.unboundBy(h.service)
-	why, again := serviceWrong(h.service, differs, status.Instance, unbound)
+	unbound := h.project.unboundBy(service)
+	why, again := serviceWrong(service, differs, status.Instance, unbound)
 	if why == "" && !again {
-		switch err := h.engine.Begun(ctx, h.service.ID); {
+		switch err := h.engine.Begun(ctx, service.ID); {
 		case errors.Is(err, engine.ErrHandover):
 			why = err.Error()
 		case err != nil:
@@ -630,24 +759,25 @@ func (h *healing) serve(ctx context.Context, now *engine.Gate, status spec.GateS
 			return nil
 		}
 	}
-	if len(differs) > 0 && h.service.Instance == status.Instance {
-		if err := h.mayEnd(ctx, h.service, why); err != nil {
+	if len(differs) > 0 && service.Instance == status.Instance {
+		if err := h.mayEnd(ctx, service, why); err != nil {
 			return err
 		}
 	}
-	if err := h.ready(ctx, h.project, h.to); err != nil {
+	if err := h.getReady(ctx); err != nil {
 		return err
 	}
-	if now, err = h.project.sketch(ctx, h.engine, h.guests, h.gate); err != nil {
+	if now, err = h.sketch(ctx, p); err != nil {
 		return err
 	}
+	planned = now.Service(planned.Name)
 	if again { // what the repositories need was as at the first start until now
-		differs, err := h.engine.Differs(now, h.project.secrets, h.service)
+		differs, err := h.differs(now, planned, service)
 		if err != nil {
 			return err
 		}
 		if len(differs) == 0 {
-			return h.again(ctx)
+			return h.again(ctx, service)
 		}
 		why = "other files are bound now: " + strings.Join(differs, ", ")
 	}
@@ -655,19 +785,19 @@ func (h *healing) serve(ctx context.Context, now *engine.Gate, status spec.GateS
 		return err
 	}
 	ended := ""
-	if h.service.Running {
+	if service.Running {
 		ended = ": what ran there was ended"
 	}
-	h.sayf("%s is made anew (%s)%s", now.Plan.Services[0].Name, why, ended)
+	h.sayf("%s is made anew (%s)%s", planned.Name, why, ended)
 	h.count(false, why)
-	older := h.onRecord()
-	if h.service.ID != "" {
-		if err := h.engine.Retire(ctx, h.service); err != nil {
+	older := h.onRecord(p)
+	if service.ID != "" {
+		if err := h.engine.Retire(ctx, service); err != nil {
 			return err
 		}
 	}
-	w := h.anotherLook(ctx, older)
-	id, err := h.engine.CreateService(ctx, now, now.Plan.Services[0], h.project.secrets, engine.Lasting)
+	w := h.anotherLook(ctx, p, older)
+	id, err := h.engine.CreateService(ctx, now, planned, h.project.secretsOf(planned), engine.TerminalOf(planned, engine.PurposeDaemon))
 	if err != nil {
 		w.abandon(h.project)
 		return err
@@ -700,11 +830,16 @@ func serviceWrong(s engine.Member, differs []string, instance string, unbound bo
 
 // again starts a service that has ended, as it was. What it changed so far that
 // this machine would execute stays to be told.
-func (h *healing) again(ctx context.Context) error {
-	why := cmp.Or(h.engine.WhyEnded(ctx, h.service), "it ended")
-	h.sayf("%s is started again (%s)", h.service.Service, why)
+func (h *healing) again(ctx context.Context, service engine.Member) error {
+	why := cmp.Or(h.engine.WhyEnded(ctx, service), "it ended")
+	h.sayf("%s is started again (%s)", service.Service, why)
 	h.count(true, why)
-	return h.started(ctx, h.service.ID, h.engine.Begin(ctx, h.service.ID))
+	return h.started(ctx, service.ID, h.engine.Begin(ctx, service.ID))
+}
+
+// differs are the parts of a service that is up which would be made otherwise now.
+func (h *healing) differs(now *engine.Gate, planned plan.Service, service engine.Member) ([]string, error) {
+	return h.engine.Differs(now, h.project.secretsOf(planned), service)
 }
 
 // count keeps how often that was done to what was up before, for status. What cannot be
@@ -756,7 +891,7 @@ func (h *healing) begin(ctx context.Context, w *watch, id string, drop func() bo
 		}
 		return err
 	}
-	w.stop() // what was there at the start is on record, for status and down
+	w.leave() // what was there at the start is on record, for status and down
 	return h.started(ctx, id, h.engine.Begin(ctx, id))
 }
 
@@ -779,7 +914,10 @@ func stayed(err error) error {
 
 // onRecord is the first look at a sandbox, if there is one. One that cannot be read
 // is told, and keeps nothing down.
-func (h *healing) onRecord() *wayback.Snapshot {
+func (h *healing) onRecord(p part) *wayback.Snapshot {
+	if !p.main() {
+		return nil // nothing of this machine's is mounted there
+	}
 	older, err := baseline(h.project.id())
 	switch {
 	case errors.Is(err, errNoBaseline):
@@ -794,7 +932,10 @@ func (h *healing) onRecord() *wayback.Snapshot {
 // anotherLook tells what changed since an older look, if there is one, under a
 // service that has ended, and begins to look anew. It stays to be told: perhaps
 // nobody reads what a heal says.
-func (h *healing) anotherLook(ctx context.Context, older *wayback.Snapshot) *watch {
+func (h *healing) anotherLook(ctx context.Context, p part, older *wayback.Snapshot) *watch {
+	if !p.main() {
+		return nil
+	}
 	if older != nil {
 		findings, err := compare(ctx, *older, nil)
 		showFindings(h.err, h.project.id(), findings, err)
@@ -803,8 +944,8 @@ func (h *healing) anotherLook(ctx context.Context, older *wayback.Snapshot) *wat
 }
 
 // carried brings back relays that ended under a gate that is well.
-func (h *healing) carried(ctx context.Context, now *engine.Gate) error {
-	relays, err := h.engine.RelayHealth(ctx, []engine.Member{h.gate})
+func (h *healing) carried(ctx context.Context, p part, now *engine.Gate) error {
+	relays, err := h.engine.RelayHealth(ctx, []engine.Member{p.gate})
 	if err != nil {
 		return err
 	}

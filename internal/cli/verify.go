@@ -128,29 +128,29 @@ func (a *app) proveNew(ctx context.Context, e *engine.Engine, p *project) (proof
 	defer unlock()
 	a.sayf("nothing is up: what is proven is a sandbox made for it, which ends with the proof")
 	w := a.lookBack(ctx, p, nil) // what the image brings is the agent's as well
-	g, id, err := a.bring(ctx, e, p, engine.PurposeVerify, []string{"sleep", "infinity"}, engine.Terminal{})
+	up, err := a.bring(ctx, e, p, engine.PurposeVerify, []string{"sleep", "infinity"}, engine.Terminal{})
 	if err != nil {
 		w.abandon(p)
 		return nil, between(err)
 	}
 	defer func() {
-		gone := a.end(ctx, e, g, id)
+		gone := a.end(ctx, e, up)
 		w.end(ctx, a, p, gone)
 	}()
 	if err := w.begun(ctx); err != nil {
 		return nil, err
 	}
-	stream, err := e.Start(ctx, id)
+	stream, err := e.Start(ctx, up.agent())
 	if err != nil {
 		return nil, err
 	}
 	defer stream.Close()
-	proof, err = a.proveAll(ctx, e, p, g, id)
+	proof, err = a.proveAll(ctx, e, p, up.gate(), up.standing())
 	if err != nil {
 		return nil, err
 	}
 	for _, s := range proof.Sections {
-		if s.Service != g.Plan.Services[0].Name || !s.Untold() {
+		if s.Service != plan.Main || !s.Untold() {
 			continue
 		}
 		// Why it is not there to be proven it may have said itself.
@@ -175,21 +175,22 @@ func between(err error) error {
 	return err
 }
 
-// proveAll proves a sandbox of one gate and one service that is up.
-func (a *app) proveAll(ctx context.Context, e *engine.Engine, p *project, g *engine.Gate, service string) (*engine.Proof, error) {
+// proveAll proves a sandbox that is up.
+func (a *app) proveAll(ctx context.Context, e *engine.Engine, p *project, g *engine.Gate, up engine.Standing) (*engine.Proof, error) {
 	guests, err := host.FindGuests()
 	if err != nil {
 		return nil, err
 	}
 	e.Trusted = p.host.Certificates
-	return e.Prove(ctx, g, guests, engine.One(g.Plan, g.ID, service))
+	return e.Prove(ctx, g, guests, up)
 }
 
-// running are the gate and the service of a run that is up, or of a sandbox that
-// is always on, however its service is; the service is zero if there is none.
+// running are the gate and the service of the agent of a run that is up, or of a sandbox
+// that is always on, however its service is; the service is zero if there is none.
 func running(members []engine.Member) (gate, service engine.Member) {
 	for _, m := range members {
 		switch {
+		case m.Service != plan.Main: // what serves the agent
 		case m.Role == engine.RoleGate:
 			gate = m
 		case m.Role == engine.RoleService && (m.Running && m.Purpose == engine.PurposeRun || m.Purpose == engine.PurposeDaemon):
@@ -343,7 +344,7 @@ func (a *app) proveRunning(ctx context.Context, e *engine.Engine, p *project, me
 	if err != nil {
 		return nil, err
 	}
-	g, err := p.sketch(ctx, e, guests, gate)
+	g, err := p.sketch(ctx, e, guests, members, gate)
 	if err != nil {
 		return nil, err
 	}
@@ -356,7 +357,7 @@ func (a *app) proveRunning(ctx context.Context, e *engine.Engine, p *project, me
 		return nil, err
 	}
 	defer unlock()
-	return a.proveAll(ctx, e, p, g, service.ID)
+	return a.proveAll(ctx, e, p, g, engine.StandingOf(members))
 }
 
 // asUp takes from a service that is up, and from this machine, what else its
@@ -372,12 +373,13 @@ func (p *project) asUp(ctx context.Context, e *engine.Engine, service engine.Mem
 	return err
 }
 
-// sketch is the sandbox as it would be made now behind a gate that is up.
-func (p *project) sketch(ctx context.Context, e *engine.Engine, guests host.Guests, gate engine.Member) (*engine.Gate, error) {
+// sketch is the sandbox as it would be made now behind a gate that is up, with those of
+// its gates among members where they are.
+func (p *project) sketch(ctx context.Context, e *engine.Engine, guests host.Guests, members []engine.Member, gate engine.Member) (*engine.Gate, error) {
 	if err := p.identity(ctx); err != nil {
 		return nil, err
 	}
-	planned, err := p.draft(ctx, e, engine.AddressesOf([]engine.Member{gate}), nil)(plan.Addresses{})
+	planned, err := p.draft(ctx, e, engine.AddressesOf(members), nil)(plan.Addresses{})
 	if err != nil {
 		return nil, err
 	}

@@ -64,6 +64,9 @@ func (a *app) lookBack(ctx context.Context, p *project, older *wayback.Snapshot)
 // begun waits for the first look. What cannot be compared later is an error
 // now, before the agent starts.
 func (w *watch) begun(ctx context.Context) error {
+	if w == nil { // there is nothing that it could change
+		return nil
+	}
 	select {
 	case <-w.taken:
 	case <-ctx.Done():
@@ -96,10 +99,20 @@ func (w *watch) end(ctx context.Context, a *app, p *project, gone bool) {
 // abandon gives up on a sandbox that did not come up: on record stays what was, for
 // the next start to tell.
 func (w *watch) abandon(p *project) {
+	if w == nil {
+		return
+	}
 	w.stop()
 	<-w.taken
 	if w.kept {
 		_ = keepRecord(p.id(), w.record)
+	}
+}
+
+// leave ends the look: what was there at the start stays on record.
+func (w *watch) leave() {
+	if w != nil {
+		w.stop()
 	}
 }
 

@@ -54,6 +54,19 @@ func (g *Gate) planned() plan.Gate {
 	return g.Plan.Gates[i] // whoever made the one made the other
 }
 
+// Service is what the plan says of a service.
+func (g *Gate) Service(name string) plan.Service {
+	i := slices.IndexFunc(g.Plan.Services, func(s plan.Service) bool { return s.Name == name })
+	return g.Plan.Services[i]
+}
+
+// Member is the gate's container, which runs.
+func (g *Gate) Member() Member {
+	p := g.planned()
+	return Member{ID: g.ID, Name: render.GateContainer(g.Plan.ID, g.Name), Service: g.Name, Role: RoleGate, Sandbox: g.Plan.ID, Running: true,
+		State: container.StateRunning, Address: p.Spec.Address, Link: p.Link, Policy: g.Plan.PolicyFile, Purpose: g.Purpose}
+}
+
 // Draft makes the plan once addresses are known to be free. Those of gates that are up
 // are whoever drafts's to add.
 type Draft func(plan.Addresses) (*plan.Plan, error)

@@ -35,9 +35,18 @@ type Standing struct {
 	Gates, Services map[string]string
 }
 
-// One is the standing of a plan with one gate and one service.
-func One(p *plan.Plan, gate, service string) Standing {
-	return Standing{Gates: map[string]string{p.Gates[0].Name: gate}, Services: map[string]string{p.Services[0].Name: service}}
+// StandingOf is that of the containers of a sandbox that is up.
+func StandingOf(members []Member) Standing {
+	up := Standing{Gates: map[string]string{}, Services: map[string]string{}}
+	for _, m := range members {
+		switch m.Role {
+		case RoleGate:
+			up.Gates[m.Service] = m.ID
+		case RoleService:
+			up.Services[m.Service] = m.ID
+		}
+	}
+	return up
 }
 
 // Prove proves a sandbox that is up: every gate, relay and service beside the

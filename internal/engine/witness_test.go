@@ -131,10 +131,10 @@ func listed() ([]spec.Check, []spec.Event) {
 		{Name: "no-docker-socket:/run/docker.sock", Path: "/run/docker.sock"}, {Name: "no-credential-dir:.ssh", Paths: []string{"/home/u"}},
 		{Name: "env-file-not-mounted", Paths: []string{"/home/u/env"}}, {Name: "policy-inputs-absent", Paths: []string{"/etc/corral/gate.json"}}, {Name: "root-owned:/etc/hosts", Path: "/etc/hosts"},
 		{Name: "secret-absent-elsewhere", Names: []string{"TOKEN", "DRIVER"}}, {Name: "same-netns-as-gate", Gate: &spec.Joined{Instance: "i", NetNS: 7}}, {Name: "gate-control-unreachable"},
-		{Name: "allowed:a.test:443", Host: "a.test", Port: 443}, {Name: "host-service:80", Port: 80}, {Name: "names-only-pinned", Names: []string{"a.test", spec.HostName}},
+		{Name: "allowed:a.test:443", Host: "a.test", Port: 443}, {Name: "host-service:80", Port: 80}, {Name: "link:b:80", Port: 80}, {Name: "names-only-pinned", Names: []string{"a.test", spec.HostName}},
 		{Name: "icmp-closed"}, {Name: "ipv6-disabled"}, {Name: "no-ipv6-address"}, {Name: "ipv6-blocked"},
 	}
-	for _, kind := range []string{"unlisted-host-blocked", "dns-closed", "bound-sockets-closed", "udp-closed", "metadata-blocked", "gateway-closed", "peer-unreachable", "port-not-listed-blocked", "host-port-undeclared-blocked"} {
+	for _, kind := range []string{"unlisted-host-blocked", "dns-closed", "bound-sockets-closed", "udp-closed", "metadata-blocked", "gateway-closed", "peer-unreachable", "port-not-listed-blocked", "host-port-undeclared-blocked", "link-closed", "names-sink", "public-only"} {
 		checks = append(checks, spec.Check{Name: kind})
 	}
 	checks = append(checks, spec.Check{Name: "container-as-planned"}, spec.Check{Name: "rules-as-granted"}, spec.Check{Name: "no-strangers"}, spec.Check{Name: "processes-confined"})
@@ -142,7 +142,7 @@ func listed() ([]spec.Check, []spec.Event) {
 	for _, c := range checks {
 		ev := spec.Event{Check: c.Name, Result: spec.OK, Probes: refused}
 		switch c.Kind() {
-		case "allowed", "host-service":
+		case "allowed", "host-service", "link":
 			ev.Probes = accepted
 		}
 		if w := witnesses[c.Kind()]; len(w) > 0 && !slices.ContainsFunc(w, func(w witness) bool { return w.name == spec.WitnessGate }) || c.Kind() == "ipv6-blocked" {

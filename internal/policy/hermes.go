@@ -83,7 +83,7 @@ func (d *decoder) model(n *yaml.Node, path string) (m Model) {
 		key{"name", func(n *yaml.Node) {
 			s, ok := d.text(n, path+".name")
 			if ok && strings.TrimSpace(s) == "" {
-				d.errorf(n, "", "%s.name is empty", path)
+				d.errorf(n, "write what the endpoint calls the model", "%s.name is empty", path)
 			}
 			m.Name = s
 		}},
@@ -121,7 +121,7 @@ func (d *decoder) baseURL(n *yaml.Node, path string, m *Model) {
 	if given := u.Port(); given != "" {
 		v, err := strconv.ParseUint(given, 10, 16)
 		if err != nil || v == 0 || strconv.FormatUint(v, 10) != given {
-			d.errorf(n, "", "%s: %q is not a port", path, given)
+			d.errorf(n, "ports go from 1 to 65535", "%s: %q is not a port", path, given)
 			return
 		}
 		port = uint16(v)

@@ -172,7 +172,7 @@ func (d *decoder) options(n *yaml.Node, p *Policy) {
 		key{"opencode", nil},
 		key{"hermes", func(n *yaml.Node) {
 			if p.Profile != "hermes" {
-				d.errorf(n, "", "profile_options.hermes without profile: hermes")
+				d.errorf(n, "write profile: hermes, or remove it", "profile_options.hermes without profile: hermes")
 			}
 			p.Hermes = d.hermes(n, "profile_options.hermes")
 		}},

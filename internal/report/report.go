@@ -350,7 +350,7 @@ func mustProbe(c spec.Check, pins map[string][]netip.Addr) (all []must) {
 		}
 		at("tcp", c.Addr, ports...)
 		at("udp", c.Addr, ports...)
-	case "host-service":
+	case "host-service", "link":
 		at("tcp", c.Addr, c.Port)
 	case "allowed":
 		all = append(all, must{"tcp", pins[c.Host], c.Port})

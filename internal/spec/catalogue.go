@@ -459,7 +459,7 @@ var Catalogue = []Entry{
 		Proves:    "A name that the gate wrote leads there, for any program.",
 		How:       "The name has the same addresses in /etc/hosts, from the gate and by the ordinary way. Nobody is connected to.",
 		Control:   "A hosts file that is not whole cannot tell.",
-		Witnesses: agentAndGate, In: inVerifyAlone,
+		Witnesses: agentOnly, Only: "who answers is the gate, and it has no other word on it", In: inVerifyAlone,
 	},
 	{
 		Kind:      "link",

@@ -221,7 +221,7 @@ const (
 func (e *env) reached(probe spec.Probe) finding {
 	f := ok()
 	switch {
-	case e.aside || e.handover:
+	case e.handover:
 	case !probe.Addr.IsValid():
 		return untold("%v, so that the gate could not record the connection", errNoPort)
 	default:
