@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/creack/pty"
+	"golang.org/x/sys/unix"
 
 	"github.com/corral-sandbox/corral/test/lab"
 )
@@ -154,13 +155,43 @@ func (s *sandbox) onTerminal(args ...string) (*terminal, func() int) {
 	s.tb.Helper()
 	c := s.cmd(args...)
 	c.Env = append(c.Env, "TERM=xterm")
-	f, err := pty.StartWithAttrs(c, &pty.Winsize{Rows: 33, Cols: 111}, &syscall.SysProcAttr{Setsid: true, Setctty: true, Credential: c.SysProcAttr.Credential})
+	f, tty, err := pty.Open()
 	if err != nil {
+		s.tb.Fatal(err)
+	}
+	defer tty.Close()
+	keepOutput(s.tb, f)
+	if err := pty.Setsize(f, &pty.Winsize{Rows: 33, Cols: 111}); err != nil {
+		s.tb.Fatal(err)
+	}
+	c.Stdin, c.Stdout, c.Stderr = tty, tty, tty
+	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Credential: c.SysProcAttr.Credential}
+	if err := c.Start(); err != nil {
 		s.tb.Fatal(err)
 	}
 	timer := time.AfterFunc(limit, func() { c.Process.Kill() })
 	s.tb.Cleanup(func() { timer.Stop(); f.Close() })
 	return &terminal{screen{f: f}}, func() int { _ = c.Wait(); return c.ProcessState.ExitCode() }
+}
+
+// keepOutput has a terminal keep what was written when Ctrl-C is typed: the kernel would
+// throw it away after the signal, and with it the answer of who is quick.
+func keepOutput(tb testing.TB, f *os.File) {
+	tb.Helper()
+	raw, err := f.SyscallConn()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	failed := raw.Control(func(fd uintptr) {
+		var mode *unix.Termios
+		if mode, err = unix.IoctlGetTermios(int(fd), unix.TCGETS); err == nil {
+			mode.Lflag |= unix.NOFLSH
+			err = unix.IoctlSetTermios(int(fd), unix.TCSETS, mode)
+		}
+	})
+	if failed != nil || err != nil {
+		tb.Fatal(failed, err)
+	}
 }
 
 type terminal struct{ screen }
