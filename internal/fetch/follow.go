@@ -165,6 +165,9 @@ func (f *follower) why(ctx context.Context, err error, step int) error {
 // ended is the failure of a fetch whose time is over, or whose client is gone;
 // otherwise err.
 func ended(ctx context.Context, err error) error {
+	if d, ok := ctx.Deadline(); ok && !time.Now().Before(d) {
+		<-ctx.Done() // a socket may have noticed first
+	}
 	if ctx.Err() == nil {
 		return err
 	}

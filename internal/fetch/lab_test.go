@@ -58,6 +58,12 @@ func (l *lines) String() string {
 	return l.b.String()
 }
 
+func (l *lines) forget() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.b = bytes.Buffer{}
+}
+
 // serving runs a server in the lab, whose names are those of the tests, until the
 // test ends.
 func serving(t testing.TB, change func(*settings)) *asker {
@@ -203,5 +209,5 @@ func (a *asker) idle() {
 	}
 }
 
-// dialled are the addresses that were dialled since the last call of mark.
+// dialled are the addresses that were dialled so far.
 func (a *asker) dialled() []netip.AddrPort { return a.lab.Dialled() }

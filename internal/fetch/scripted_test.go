@@ -256,11 +256,11 @@ func TestDNSVectors(t *testing.T) {
 		"TC bit set over UDP, TCP answer differs":               {reason: blocked, dials: -1, begin: set(lab.A(otherAddr, "127.0.0.1").Truncated())},
 		"A record whose owner is another name, or behind a broken CNAME chain": {reason: failed, dials: -1, begin: set(lab.Records("other.evil.test. 60 IN A 127.0.0.1", "other.evil.test. 60 IN AAAA ::1"))},
 		"answer with the wrong transaction ID or question": {reason: failed, dials: -1, settings: func(s *settings) {
-			short(s)
+			s.Connect = 500 * time.Millisecond
 			s.Resolvers = []netip.AddrPort{forging(t)}
 		}},
 		"HTTPS record with ech=":    {page: "GET " + name, begin: set(lab.Records(name+`. 60 IN HTTPS 1 . alpn="h3" ipv4hint="127.0.0.1"`, name+". 60 IN A "+otherAddr))},
-		"server answers after 30 s": {reason: failed, dials: -1, settings: short, begin: set(lab.Silence())},
+		"server answers after 30 s": {reason: failed, dials: -1, settings: func(s *settings) { s.Connect = 500 * time.Millisecond }, begin: set(lab.Silence())},
 		"single label name with host search domain": {url: "http://intranet/", reason: blocked, dials: -1, check: func(t *testing.T, s said) {
 			if q := lab.Use(t).DNS.Queries(); len(q) > 0 {
 				t.Errorf("asked %v", q)
