@@ -208,6 +208,10 @@ const (
 	sweepPauses  = 100 * time.Millisecond // at most
 )
 
+// quietRounds is how often in a row nothing must be found where calls are under way
+// whose keepers are children as well, so that the kernel cannot be asked.
+const quietRounds = 32
+
 // sweep kills and reaps every process below this one but those of calls under
 // way. It returns when there is none: what cannot be killed yet keeps it waiting.
 func (f *family) sweep() {
@@ -218,11 +222,31 @@ func (f *family) sweep() {
 			break
 		}
 	}
-	for pause := sweepPause; ; pause = min(2*pause, sweepPauses) {
-		if _, left := f.round(unix.SIGKILL); left == 0 {
+	pause := sweepPause
+	for quiet := 0; quiet < quietRounds; {
+		if _, left := f.round(unix.SIGKILL); left > 0 {
+			quiet = 0
+			time.Sleep(pause)
+			pause = min(2*pause, sweepPauses)
+			continue
+		}
+		// One that starts its successor and ends can be between two places where a
+		// round looks. A process without children has nobody below it.
+		if childless() {
 			return
 		}
-		time.Sleep(pause)
+		quiet++
+	}
+}
+
+// childless asks the kernel whether this process has no child, not even one that
+// has ended.
+func childless() bool {
+	for {
+		err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT|unix.WALL, nil)
+		if err != unix.EINTR {
+			return err == unix.ECHILD
+		}
 	}
 }
 

@@ -128,6 +128,8 @@ func (b *bridge) call(ctx context.Context, req *mcp.CallToolRequest) (result *mc
 	if err != nil {
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: err.Error()}
 	}
+	b.running.Add(1) // a caller that is gone does not wait for the end of what it asked for
+	defer b.running.Done()
 	ctx, cancel := b.bind(ctx, req)
 	defer cancel()
 	t := &teller{ctx: ctx, req: req, token: req.Params.GetProgressToken()}

@@ -63,11 +63,17 @@ type bridge struct {
 	broken  atomic.Bool // a call left what could not be removed
 	calls   atomic.Int64
 
-	requests sync.Map // number → context of the HTTP request
+	requests sync.Map // number → *message
 	number   atomic.Int64
 	running  sync.WaitGroup
 	stopping context.Context
 	stop     context.CancelCauseFunc
+}
+
+// message is what a call came by.
+type message struct {
+	ctx    context.Context // ends with the connection
+	stream *stream
 }
 
 // open makes a bridge that does not listen yet and removes what one before it may
@@ -200,13 +206,13 @@ func (b *bridge) servePost(next http.Handler, w http.ResponseWriter, r *http.Req
 		return
 	}
 	number := strconv.FormatInt(b.number.Add(1), 10)
-	b.requests.Store(number, r.Context())
+	s := newStream(w, b.beat)
+	defer s.end()
+	b.requests.Store(number, &message{r.Context(), s})
 	defer b.requests.Delete(number)
 	r = r.Clone(r.Context())
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	r.Header.Set(callHeader, number)
-	s := newStream(w, b.beat)
-	defer s.end()
 	next.ServeHTTP(s, r)
 }
 
@@ -223,7 +229,8 @@ func complain(w http.ResponseWriter, status, code int, message string) {
 	_ = json.NewEncoder(w).Encode(map[string]any{"jsonrpc": "2.0", "id": nil, "error": map[string]any{"code": code, "message": message}})
 }
 
-// bind makes a call end with its HTTP request and with the bridge.
+// bind makes a call end with its HTTP request and with the bridge, and keeps its
+// stream alive.
 func (b *bridge) bind(ctx context.Context, req *mcp.CallToolRequest) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stops := []func() bool{context.AfterFunc(b.stopping, func() { cancel(errStopped) })}
@@ -231,12 +238,15 @@ func (b *bridge) bind(ctx context.Context, req *mcp.CallToolRequest) (context.Co
 	if req.Extra != nil {
 		number = req.Extra.Header.Get(callHeader)
 	}
-	if request, ok := b.requests.Load(number); ok {
-		stops = append(stops, context.AfterFunc(request.(context.Context), func() { cancel(errGone) }))
+	ended := func() {}
+	if m, ok := b.requests.Load(number); ok {
+		stops = append(stops, context.AfterFunc(m.(*message).ctx, func() { cancel(errGone) }))
+		ended = m.(*message).stream.run()
 	} else {
 		cancel(errGone)
 	}
 	return ctx, func() {
+		ended()
 		for _, stop := range stops {
 			stop()
 		}

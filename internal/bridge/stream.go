@@ -7,18 +7,22 @@ import (
 	"time"
 )
 
-// stream is an event stream that never falls silent: when nothing was written for
-// a beat, it writes a comment, which clients skip. Hermes' client asks for no
-// progress notices, and ends what is silent for 300 s.
+// stream is the answer to one message. While a call of it runs, it is an event
+// stream that never falls silent: when nothing was written for a beat, it writes a
+// comment, which clients skip. Hermes' client asks for no progress notices, and ends
+// what is silent for 300 s.
 type stream struct {
 	http.ResponseWriter
 
 	mu      sync.Mutex
 	begun   bool // the status is out
 	between bool // no event is half written
-	ended   bool
-	last    time.Time
-	stop    chan struct{}
+	// calls are those that run. Only then is it sure that the answer is a stream, and
+	// that nobody else touches its header.
+	calls int
+	ended bool
+	last  time.Time
+	stop  chan struct{}
 }
 
 var keepAlive = []byte(": still there\n\n")
@@ -45,13 +49,7 @@ func (s *stream) beat(every time.Duration) {
 func (s *stream) comment(every time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ended || !s.between || time.Since(s.last) < every/2 {
-		return
-	}
-	if !s.begun {
-		s.Header().Set("Content-Type", "text/event-stream")
-		s.Header().Set("Cache-Control", "no-cache, no-transform")
-	} else if s.Header().Get("Content-Type") != "text/event-stream" {
+	if s.ended || s.calls == 0 || !s.between || time.Since(s.last) < every/2 {
 		return
 	}
 	s.begin(http.StatusOK)
@@ -92,12 +90,22 @@ func (s *stream) Flush() {
 	_ = http.NewResponseController(s.ResponseWriter).Flush()
 }
 
-// end stops the beat. Nothing is written after it.
+// run is told that a call begins, and returns what is told of its end.
+func (s *stream) run() (ended func()) {
+	s.add(1)
+	return func() { s.add(-1) }
+}
+
+func (s *stream) add(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.calls += n
+}
+
+// end is for a stream whose connection is given back: nothing is written after it.
 func (s *stream) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.ended {
-		s.ended = true
-		close(s.stop)
-	}
+	s.ended = true
+	close(s.stop)
 }
