@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"flag"
 	"fmt"
 	"go/ast"
@@ -29,6 +30,18 @@ var documents = []struct {
 }{
 	{"version", buildReport{}}, {"policy-show", policyReport{}}, {"policy-diff", diffReport{}}, {"status", statusReport{}}, {"ps", sandboxList{}},
 	{"traffic", trafficReport{}}, {"traffic-event", trafficEvent{}}, {"refresh", spec.Refreshed{}}, {"install", engine.Finding{}}, {"summary", report.Summary{}},
+}
+
+// A list that a document promises is one, however little there is to say.
+func TestDocumentsHaveLists(t *testing.T) {
+	for name, b := range map[string][]byte{
+		"status": document(statusReport{Services: []engine.Health{{Gate: &spec.GateStatus{}}}}), "nothing up": document(statusReport{}), "ps": document(sandboxList{}),
+		"policy show": document(policyReport{}), "policy diff": document(diffReport{}), "traffic": document(trafficReport{}), "refresh": document(spec.Refreshed{}),
+	} {
+		if bytes.Contains(b, []byte("null")) || !bytes.Contains(b, []byte("[]")) {
+			t.Errorf("%s: %s", name, b)
+		}
+	}
 }
 
 // docs/json.md has a table of every document: its keys, and what their fields say of

@@ -37,8 +37,9 @@ until that is taken down: what is started again or made anew is followed, too.`,
   corral logs --tail 20 -f main gate`,
 		ValidArgsFunction: a.services,
 		RunE: func(c *cobra.Command, args []string) error {
+			which.All = !c.Flags().Changed("tail")
 			if which.Last < 0 {
-				return exit.Invalidf("say how many lines", "--tail: %d is no number of lines", which.Last)
+				return exit.Invalidf("0 shows what comes from now on, with -f", "-n: %d is no number of lines", which.Last)
 			}
 			return a.showLogs(c.Context(), args, which)
 		},
@@ -198,7 +199,7 @@ func (l *reader) follow(ctx context.Context) error {
 				}
 			})
 		}
-		l.which.Last = 0
+		l.which.All, l.which.Last = true, 0
 		if len(l.reading) > 0 || lasting && len(chosen) > 0 {
 			continue
 		}

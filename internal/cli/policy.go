@@ -70,7 +70,7 @@ in force. Nothing of it has an effect.`,
 				Policy: p.effective(), Rows: append(p.rows(), machine...), Notes: a.notes(c.Context(), p),
 			}
 			if asJSON {
-				_, err := a.out.Write(printable.JSON(spec.Encode(r)))
+				_, err := a.out.Write(document(r))
 				return err
 			}
 			showRows(a.out, r.Rows)
@@ -265,7 +265,7 @@ it. Exit 1 if it has no effect before somebody says yes.`,
 				r.Changes = []policy.Change{}
 			}
 			if asJSON {
-				if _, err := a.out.Write(printable.JSON(spec.Encode(r))); err != nil {
+				if _, err := a.out.Write(document(r)); err != nil {
 					return err
 				}
 			} else {

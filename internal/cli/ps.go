@@ -148,7 +148,7 @@ func wrongWith(s sandboxUp) string {
 
 func (a *app) showSandboxes(r sandboxList, asJSON bool, now time.Time) error {
 	if asJSON {
-		_, err := a.out.Write(printable.JSON(spec.Encode(r)))
+		_, err := a.out.Write(document(r))
 		return err
 	}
 	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)

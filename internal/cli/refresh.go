@@ -38,7 +38,7 @@ changed is refused here: a refresh cannot change it.`,
 					return err
 				}
 				if asJSON {
-					_, err := a.out.Write(printable.JSON(spec.Encode(done)))
+					_, err := a.out.Write(document(done))
 					return cmp.Or(err, unended(done.Unended))
 				}
 				return showRefreshed(a.out, done)
@@ -115,6 +115,9 @@ func (a *app) refreshNow(ctx context.Context, e *engine.Engine, p *project) (spe
 	return done, err
 }
 
+// nothingRefreshed is what is said where all is as it was.
+const nothingRefreshed = "no name differs\n"
+
 // showRefreshed says what a refresh changed. Connections that should have ended
 // and go on are an error.
 func showRefreshed(w io.Writer, done spec.Refreshed) error {
@@ -155,7 +158,7 @@ func showRefreshed(w io.Writer, done spec.Refreshed) error {
 		rows = append(rows, "not ended: connections to what is not allowed any more: "+cut(printable.Escape(done.Unended), mostState))
 	}
 	if len(rows) == 0 {
-		rows = []string{"no name differs"}
+		rows = []string{strings.TrimSuffix(nothingRefreshed, "\n")}
 	}
 	_, err := fmt.Fprintln(w, strings.Join(rows, "\n"))
 	return cmp.Or(err, unended(done.Unended))

@@ -208,7 +208,7 @@ const (
 
 func (a *app) showStatus(r statusReport, asJSON bool) error {
 	if asJSON {
-		_, err := a.out.Write(printable.JSON(spec.Encode(r)))
+		_, err := a.out.Write(document(r))
 		return err
 	}
 	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)

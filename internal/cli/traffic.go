@@ -182,7 +182,7 @@ func (a *app) showTraffic(ctx context.Context, w trafficWish) error {
 	case w.follow:
 		return a.followTraffic(ctx, e, gates, in, w)
 	case w.json:
-		_, err := a.out.Write(printable.JSON(spec.Encode(r)))
+		_, err := a.out.Write(document(r))
 		return err
 	}
 	return r.show(a.out, time.Now(), len(gates) > 1)

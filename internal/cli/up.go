@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -239,7 +240,7 @@ func (a *app) lasting(ctx context.Context, p *project) error {
 // stays refuses a policy that is not of an always-on sandbox.
 func stays(p *project) error {
 	if p.policy.Mode != policy.Daemon {
-		return exit.Invalidf("corral run runs it; mode: daemon in the policy makes it always on", "%s: mode: run is for as long as somebody looks after it", p.policy.File)
+		return exit.Invalidf("corral run runs it; mode: daemon in the policy makes it always on", "%s: mode: run ends with who runs it, and this is for mode: daemon", p.policy.File)
 	}
 	return nil
 }
@@ -969,7 +970,12 @@ func (h *healing) refresh(ctx context.Context, now *engine.Gate) error {
 	if err != nil {
 		return err
 	}
-	return showRefreshed(h.err, done)
+	var said bytes.Buffer
+	err = showRefreshed(&said, done)
+	if said.String() != nothingRefreshed {
+		_, _ = said.WriteTo(h.err)
+	}
+	return err
 }
 
 // unboundBy reports whether the policy file that a service has bound over itself

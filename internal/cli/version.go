@@ -7,7 +7,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/corral-sandbox/corral/internal/printable"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
 
@@ -19,7 +18,7 @@ func (a *app) version() *cobra.Command {
 		Args:  noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if asJSON {
-				_, err := a.out.Write(printable.JSON(spec.Encode(thisBuild())))
+				_, err := a.out.Write(document(thisBuild()))
 				return err
 			}
 			_, err := fmt.Fprintln(a.out, "corral", spec.Release())

@@ -338,11 +338,11 @@ const (
 	asked  = signals + int(syscall.SIGTERM)
 )
 
-// LogRange is a part of what a container has written; zero is all that the engine
-// kept.
+// LogRange is a part of what a container has written.
 type LogRange struct {
 	Follow bool      // and what comes, until it ends
-	Last   int       // of what was kept, only so many lines, if it is not zero
+	All    bool      // of what was kept
+	Last   int       // else of that only so many lines
 	Since  time.Time // and none from before, if it is not zero
 }
 
@@ -355,7 +355,7 @@ func (e *Engine) Logs(ctx context.Context, id string, r LogRange, stdout, stderr
 		return err
 	}
 	which := container.LogsOptions{ShowStdout: true, ShowStderr: true, Follow: r.Follow}
-	if r.Last > 0 {
+	if !r.All {
 		which.Tail = strconv.Itoa(r.Last)
 	}
 	if !r.Since.IsZero() {

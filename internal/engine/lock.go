@@ -80,7 +80,7 @@ func (e *Engine) lock(ctx context.Context, image string) (unlock func() error, e
 		}
 		if !told {
 			told = true
-			e.Progress("waiting for another corral (%s)", holder(held))
+			e.Progress("waiting for another corral on this machine, which gives out addresses (%s)", holder(held))
 		}
 	}
 }

@@ -31,6 +31,7 @@ const (
 	partPrograms = "corral's own programs"
 	partAddress  = "the address"
 	partServices = "host services"
+	partLookups  = "the way to the name server"
 	partLinks    = "links"
 	partClass    = "the class of egress"
 	partProbes   = "probes"
@@ -91,7 +92,16 @@ func gateParts(g *Gate, r request) parts {
 	p := parts{}
 	p.set(partPrograms, []any{g.Guests, string(deploy.GateDockerfile)})
 	p.set(partAddress, []any{told.Address, told.Gateway, r.network})
-	p.set(partServices, []any{told.HostPorts, r.config.Labels[labelRelays]})
+	var services, lookups []string
+	for _, word := range splitNeeds(r.config.Labels[labelRelays]) {
+		if strings.HasSuffix(word, lookupsSuffix) {
+			lookups = append(lookups, word)
+		} else {
+			services = append(services, word)
+		}
+	}
+	p.set(partServices, []any{told.HostPorts, services})
+	p.set(partLookups, lookups)
 	p.set(partLinks, []any{told.Links, told.Clients, g.planned().Link})
 	p.set(partClass, []any{told.Class, told.SinkNames})
 	p.set(partProbes, told.Probes)

@@ -84,7 +84,7 @@ func TestDiffers(t *testing.T) {
 		{"a relay", func(p *plan.Plan) {
 			p.Relays = []plan.Relay{{Port: 53, DNS: addrs("127.0.0.53")}}
 			p.Gates[0].Spec.Resolvers = []netip.Addr{p.Gates[0].Spec.Gateway}
-		}, nil, partServices, ""},
+		}, nil, partLookups, ""},
 		{"a relay that another gate needs", func(p *plan.Plan) { p.Relays = []plan.Relay{{Port: 8082}} }, nil, "", ""},
 		{"a place between the gates", func(p *plan.Plan) { p.Gates[0].Link = netip.MustParseAddr("172.30.128.2") }, nil, partLinks, ""},
 		{"a link", gateOf(func(g *spec.Gate) { g.Links = []spec.Link{{Name: "x", Port: 1}} }), nil, partLinks, ""},

@@ -16,7 +16,7 @@ func (e *Engine) Decisions(ctx context.Context, gate string, each func(spec.Deci
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	r, w := io.Pipe()
-	go func() { w.CloseWithError(e.Logs(ctx, gate, LogRange{Follow: true}, w, io.Discard)) }()
+	go func() { w.CloseWithError(e.Logs(ctx, gate, LogRange{Follow: true, All: true}, w, io.Discard)) }()
 	defer r.Close()
 	return readDecisions(r, each)
 }

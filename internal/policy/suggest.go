@@ -111,6 +111,8 @@ func suggest(a Attempt, in Circumstances) Suggestion {
 		s := suggestPort(owner, a.Port, in)
 		s.Note = strings.TrimPrefix(s.Note+"; "+owner+" has this address now", "; ")
 		return s
+	case class != netguard.Public && !slices.ContainsFunc(slices.Concat(privateSpace, namedSpace), func(p netip.Prefix) bool { return p.Contains(addr) }):
+		return none(fmt.Sprintf("%v is no public address (%s: %s), and no policy opens it", addr, class, class.Reason()))
 	case class != netguard.Public:
 		return none(fmt.Sprintf("no listed name has this address (%s), and a policy lists names; one that has it needs private: as well", class))
 	}

@@ -148,6 +148,8 @@ func TestSuggestAfterARefresh(t *testing.T) {
 		{"another port", packets("tcp", "44.10.0.11:22", ""), "{domain: api.allowed.test, ports: [22, 80, 443]}", "api.allowed.test has this address now"},
 		{"another port of a name", packets("tcp", "44.10.0.11:22", "api.allowed.test"), "{domain: api.allowed.test, ports: [22, 80, 443]}", ""},
 		{"an address that is nobody's", packets("tcp", "44.10.0.14:22", ""), "", "no listed name has this address, and a policy lists names: see which one the program was told"},
+		{"an address that nobody has", packets("tcp", "192.0.2.1:80", ""), "", "192.0.2.1 is no public address (documentation: for examples only (RFC 5737, RFC 3849, RFC 9637)), and no policy opens it"},
+		{"an address of somebody's own", packets("tcp", "10.9.8.7:80", ""), "", "no listed name has this address (private), and a policy lists names; one that has it needs private: as well"},
 		{"an address of before", packets("tcp", "44.10.0.13:443", ""), "", "no listed name has this address, and a policy lists names: see which one the program was told"},
 		{"no TCP", packets("udp", "44.10.0.10:443", ""), "", "no UDP leaves: a policy opens TCP ports (programs that try QUIC fall back to TCP)"},
 	} {

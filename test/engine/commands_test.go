@@ -363,6 +363,9 @@ func TestLogsOfWhatIsAlwaysOn(t *testing.T) {
 	s := project(t, always("logged", `[sh, -c, "echo first; echo second; read -r _; echo gone; exit 3"]`))
 	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
 	s.must("up")
+	if r := s.corral("logs", "-n", "0"); r.out != "" || r.code != 0 {
+		t.Errorf("nothing of what was kept: %v", r)
+	}
 	if r := s.corral("logs", "-n", "1"); r.out != "second\n" || r.code != 0 {
 		t.Errorf("the last line: %v", r)
 	}
