@@ -42,10 +42,13 @@ type Profile struct {
 	Tools []string `yaml:"tools"`
 	// RootOwned are paths that the agent must not be able to change.
 	RootOwned []string `yaml:"root_owned"`
+	// Build are files of the profile's folder that only the build of the image reads.
+	Build []string `yaml:"build"`
 
 	// Files are baked into the image, by their path from /.
 	Files map[string][]byte `yaml:"-"`
 
+	inputs     map[string][]byte // of Build
 	dockerfile *template.Template
 }
 
@@ -168,6 +171,11 @@ func (p *Profile) check() error {
 			return fmt.Errorf("%s is in no state", s)
 		}
 	}
+	for _, name := range p.Build {
+		if path.Base(name) != name || name == "." || name == ".." {
+			return fmt.Errorf("build: %q is no name of a file", name)
+		}
+	}
 	for _, s := range p.RootOwned {
 		if !path.IsAbs(s) || path.Clean(s) != s {
 			return fmt.Errorf("%q is no absolute path", s)
@@ -252,6 +260,12 @@ func read(files fs.FS, name string) (*Profile, error) {
 		return nil, fmt.Errorf("profile %s: %w", name, err)
 	}
 	p.dockerfile = t.Lookup(dockerfile)
+	p.inputs = map[string][]byte{}
+	for _, file := range p.Build {
+		if p.inputs[file], err = fs.ReadFile(files, path.Join(name, file)); err != nil {
+			return nil, fmt.Errorf("profile %s: %w", name, err)
+		}
+	}
 	p.Files, err = baked(files, path.Join(name, "files"))
 	return p, err
 }
@@ -275,12 +289,15 @@ func baked(files fs.FS, dir string) (map[string][]byte, error) {
 }
 
 // Context is the part of the build context that is the profile's: the folder
-// files. What the harness needs in a directory of the person's is there too,
-// for who has none.
+// files, and in build what only the build reads. What the harness needs in a directory
+// of the person's is there too, for who has none.
 func (p *Profile) Context(home string) map[string][]byte {
 	out := map[string][]byte{}
 	for name, b := range p.Files {
 		out[path.Join("files", name)] = b
+	}
+	for name, b := range p.inputs {
+		out[path.Join("build", name)] = b
 	}
 	for _, m := range p.Mounts {
 		for name, content := range m.Ensure {
