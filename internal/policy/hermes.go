@@ -3,6 +3,7 @@ package policy
 import (
 	"fmt"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -61,7 +62,12 @@ func (d *decoder) hermes(n *yaml.Node, path string) *Hermes {
 				h.Approvals = words[i]
 			}
 		}},
-		key{"approvals_deny", func(n *yaml.Node) { h.Deny = d.scripts(n, path+".approvals_deny") }},
+		key{"approvals_deny", func(n *yaml.Node) {
+			h.Deny = d.scripts(n, path+".approvals_deny")
+			for i, glob := range n.Content {
+				d.literal(glob, fmt.Sprintf("%s.approvals_deny[%d]", path, i), glob.Value)
+			}
+		}},
 	)
 	if fetch == nil {
 		h.Fetch = h.Researcher
@@ -75,6 +81,16 @@ func (d *decoder) hermes(n *yaml.Node, path string) *Hermes {
 	return h
 }
 
+// variable is what Hermes puts the value of a variable in place of.
+var variable = regexp.MustCompile(`\$\{[^}]+\}`)
+
+// literal refuses a text that Hermes would not take as it is written.
+func (d *decoder) literal(n *yaml.Node, path, s string) {
+	if found := variable.FindString(s); found != "" {
+		d.errorf(n, "write * for it, or what it stands for", "%s: Hermes would put the value of a variable in place of %s", path, found)
+	}
+}
+
 const modelHint = `write model: {base_url: "http://corral-host:8081/v1", name: NAME, context_length: 65536}`
 
 func (d *decoder) model(n *yaml.Node, path string) (m Model) {
@@ -85,6 +101,7 @@ func (d *decoder) model(n *yaml.Node, path string) (m Model) {
 			if ok && strings.TrimSpace(s) == "" {
 				d.errorf(n, "write what the endpoint calls the model", "%s.name is empty", path)
 			}
+			d.literal(n, path+".name", s)
 			m.Name = s
 		}},
 		key{"context_length", func(n *yaml.Node) { m.Context = d.contextLength(n, path+".context_length") }},
@@ -137,6 +154,10 @@ func (d *decoder) baseURL(n *yaml.Node, path string, m *Model) {
 			d.errorf(n, fmt.Sprintf("write %s", strings.Replace(s, host, string(name), 1)), "%s: %q is %s", path, host, name)
 			return
 		}
+	}
+	if strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune("'\"\\$`", r) }) {
+		d.errorf(n, "write those characters as percent escapes", "%s: %q has characters that Hermes takes for something else", path, s)
+		return
 	}
 	m.BaseURL, m.Host, m.Port = s, host, port
 }
