@@ -142,6 +142,8 @@ var idle = map[string]string{
 	"image-as-built":     "another image must be there before the engine can be asked for it; a unit test gives the container another one",
 	"rules-as-read":      "a gate whose rules are altered closes within seconds; what it says until then, and that it closes, TestTamper shows",
 	"namespace-as-made":  "a gate whose namespace is altered closes within seconds; what it says until then tests of the gate show",
+	"config-pinned":      "asked of Hermes alone, and the mutants are of a sandbox that runs in seconds; TestHermes takes shadows away and sees it find each",
+	"env-shadowed":       "as config-pinned; a unit test takes a shadow's mount, its content and its firmness away",
 	"programs-as-built":  "the programs are in the image, which no request to the engine changes; a unit test gives them other bytes",
 }
 

@@ -96,7 +96,11 @@ func (a *app) furnish(p *project) error {
 		out = append(out, lent(m, dir))
 	}
 	kept, err := a.keep(p)
-	p.host.Furniture = slices.Concat(out, kept)
+	if err != nil {
+		return err
+	}
+	shades, err := a.shade(p)
+	p.host.Furniture = slices.Concat(out, kept, shades)
 	return err
 }
 
@@ -114,7 +118,66 @@ func (p *project) furnished() error {
 	for _, s := range p.profile.State {
 		p.host.Furniture = append(p.host.Furniture, plan.Mount{Path: filepath.Join(dir, relative(s)), Inside: inside(s)})
 	}
-	return nil
+	shades, err := p.shades()
+	for _, s := range plan.Shadows(p.policy) {
+		p.host.Furniture = append(p.host.Furniture, plan.Mount{Path: filepath.Join(shades, s.Name), Inside: s.Inside(), ReadOnly: true})
+	}
+	return err
+}
+
+// shadows are those of the profile, as what is kept on this machine.
+func (p *project) shadows() []state.Shadow {
+	var out []state.Shadow
+	for _, s := range plan.Shadows(p.policy) {
+		out = append(out, state.Shadow{Name: s.Name, Dir: s.Dir, Content: s.Content})
+	}
+	return out
+}
+
+// shades is where they are.
+func (p *project) shades() (string, error) {
+	home, err := state.Home()
+	return state.Shades(home, p.id(), p.shadows()), err
+}
+
+// shade makes the shadows of the profile, and room for them in the state.
+func (a *app) shade(p *project) ([]plan.Mount, error) {
+	shadows := plan.Shadows(p.policy)
+	if len(shadows) == 0 {
+		return nil, nil
+	}
+	dir, err := p.stateDir()
+	if err != nil {
+		return nil, err
+	}
+	for i, s := range shadows {
+		kept := filepath.Join(dir, relative(s.State))
+		aside, err := state.Shadeable(kept, p.shadows()[i:i+1], p.host.UID, p.host.GID)
+		for _, name := range aside {
+			fmt.Fprintf(a.err, "corral: warning: in %s the agent left something else than a plain %s, from where it could redirect itself: it is %s now\n", printable.Escape(kept), s.Name, name)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("state of the sandbox: %s: %w", s.Name, err)
+		}
+	}
+	shades, err := p.shades()
+	if err != nil {
+		return nil, err
+	}
+	if err := state.Shade(shades, p.shadows()); err != nil {
+		return nil, err
+	}
+	var out []plan.Mount
+	for _, s := range shadows {
+		m := plan.Mount{Path: filepath.Join(shades, s.Name), Inside: s.Inside(), ReadOnly: true}
+		fi, err := os.Lstat(m.Path)
+		if err != nil {
+			return nil, err
+		}
+		m.Dev, m.Ino = inode(fi)
+		out = append(out, m)
+	}
+	return out, nil
 }
 
 func lent(m profile.Mount, dir policy.Mount) plan.Mount {

@@ -113,6 +113,7 @@ var witnesses = map[string][]witness{
 	"rw-writable":           byMount,
 	"policy-read-only":      byMount,
 	"git-shielded":          byMount,
+	"env-shadowed":          byMount,
 	"no-docker-socket":      byPath,
 	"no-credential-dir":     byPath,
 	"env-file-not-mounted":  byPath,
@@ -303,7 +304,7 @@ func concerns(c spec.Check, d difference) bool {
 	switch c.Kind() {
 	case "ro-unwritable", "rw-writable", "policy-read-only":
 		return mountinfo.Within(d.subject, path.Clean(c.Path))
-	case "git-shielded":
+	case "git-shielded", "env-shadowed":
 		return slices.ContainsFunc(c.Mount, func(m spec.Mount) bool { return path.Clean(m.Target) == d.subject })
 	}
 	return true

@@ -27,9 +27,11 @@ func TestCatalogueIsWhatIsPlanned(t *testing.T) {
 	sinking := behind
 	sinking.Spec.SinkNames, public.Class = true, spec.ClassPublic
 	both := []Gate{behind, other}
+	hermes := *p
+	hermes.Hermes = &policy.Hermes{}
 	for form, checks := range map[spec.Form][]spec.Check{
 		spec.FormVerify: slices.Concat(Peers(verify(p, host, behind, s, both), map[string]netip.Addr{"b/main": netip.MustParseAddr("172.30.0.3")}),
-			verify(p, host, sinking, s, both), verify(p, host, Gate{Spec: public}, s, nil)),
+			verify(&hermes, host, sinking, s, both), verify(p, host, Gate{Spec: public}, s, nil)),
 		spec.FormHandover: slices.Concat(handover(g, s), handover(sinking.Spec, s), handover(public, s)),
 		spec.FormGate:     gateChecks(g),
 		spec.FormRelay:    relayChecks(Relay{Port: 53}, g.Gateway),

@@ -100,8 +100,9 @@ func verify(p *policy.Policy, h Host, behind Gate, s Service, all []Gate) []spec
 	if len(s.Shields) > 0 {
 		checks = append(checks, spec.Check{Name: "git-shielded", Mount: declared(s.Shields)})
 	}
+	checks = append(checks, hermesChecks(p, s)...)
 	for _, m := range s.Mounts {
-		if s.shield(m) {
+		if s.shield(m) || shadows(p, m) {
 			continue
 		}
 		name := "rw-writable:" + m.Target()

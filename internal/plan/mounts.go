@@ -70,6 +70,11 @@ func (s Service) shield(m Mount) bool {
 	return slices.ContainsFunc(s.Shields, func(o Mount) bool { return o.Path == m.Path })
 }
 
+// shadows reports whether a mount is one of the shadows of a policy's profile.
+func shadows(p *policy.Policy, m Mount) bool {
+	return slices.ContainsFunc(Shadows(p), func(s Shadow) bool { return s.Inside() == m.Inside })
+}
+
 // gitConfig makes git work in what is mounted, whoever owns parts of it, and
 // nowhere else, and tells it who commits.
 func gitConfig(p *policy.Policy, h Host) []byte {

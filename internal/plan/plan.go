@@ -234,6 +234,10 @@ func Build(p *policy.Policy, prof *profile.Profile, h Host, at Addresses, args [
 	if err != nil {
 		return nil, err
 	}
+	built, err := context(p, prof, h)
+	if err != nil {
+		return nil, err
+	}
 	svc := Service{
 		Name:        Main,
 		Gate:        Main,
@@ -256,7 +260,7 @@ func Build(p *policy.Policy, prof *profile.Profile, h Host, at Addresses, args [
 		Dockerfile:  dockerfile,
 		Asked:       asked(p.Image),
 		GitConfig:   gitConfig(p, h),
-		Context:     context(prof, h),
+		Context:     built,
 		RootOwned:   prof.RootOwned,
 	}
 	services := []Service{svc}
@@ -369,10 +373,17 @@ func environment(prof *profile.Profile, h Host, sandbox string) map[string]strin
 }
 
 // context is what the image's Dockerfile reads beside what the plan writes out.
-func context(prof *profile.Profile, h Host) map[string][]byte {
+func context(p *policy.Policy, prof *profile.Profile, h Host) (map[string][]byte, error) {
 	files := prof.Context(Home)
+	if p.Hermes != nil {
+		governing, err := hermesFiles(p)
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(files, governing)
+	}
 	for i, c := range h.Certificates {
 		files[fmt.Sprintf("ca/corral-%03d.crt", i+1)] = c
 	}
-	return files
+	return files, nil
 }

@@ -210,6 +210,21 @@ var Catalogue = []Entry{
 		Witnesses: agentEngineKernel, In: inVerify,
 	},
 	{
+		Kind:      "env-shadowed",
+		Proves:    "From nothing that the agent may write can its harness be given another environment or configuration.",
+		How:       "Each place that the harness would read such from is a mount of its own, read-only, and holds exactly what corral put there; writing is refused, and the kernel refuses to rename and to remove it.",
+		Control:   "A refusal to rename or to remove it for any other reason than that of a mount point is no proof." + mountsOutside,
+		Witnesses: agentEngineKernel, In: inVerify,
+	},
+	{
+		Kind:   "config-pinned",
+		Proves: "Hermes goes by what the policy says, whatever the agent wrote: model, tools, approvals, and what is switched off.",
+		How: "Hermes itself is started, by its own python and as the agent, and says what it goes by in its home: each setting that is pinned, as the console reads it and as everything else does, " +
+			"the variables that outrank settings, the tools, the hooks. The same in a scratch home in which every known redirect was planted (.env, .op.env, config.yaml, secrets.onepassword, active_profile, profiles, hooks, plugins), once the shadows cover what they cover.",
+		Control:   "In a third home, without the shadows, the redirects must move it; and an answer that does not come in time, or is none, cannot tell.",
+		Witnesses: agentOnly, Only: "nobody but Hermes knows what it makes of its files; that nobody inside can change those root-owned and env-shadowed prove", In: inVerify,
+	},
+	{
 		Kind:      "rw-writable",
 		Proves:    "A mount that the policy grants for writing can be written.",
 		How:       "Makes a file there that never has a name, where the file system knows such files; otherwise asks the kernel whether it might.",

@@ -24,6 +24,9 @@ type Check struct {
 	GID   uint32       `json:"gid,omitempty"`
 	Mount []Mount      `json:"mount,omitempty"`
 	Limit int64        `json:"limit,omitempty"`
+	Files []File       `json:"files,omitempty"`
+	// Values are settings by their names.
+	Values map[string]any `json:"values,omitempty"`
 
 	Probes *Probes `json:"probes,omitempty"`
 	Gate   *Joined `json:"gate,omitempty"`
@@ -55,6 +58,13 @@ type Mount struct {
 	ReadOnly bool   `json:"read_only,omitempty"`
 	Dev      uint64 `json:"dev,omitempty"`
 	Ino      uint64 `json:"ino,omitempty"`
+}
+
+// File is a file with all that it holds, or an empty directory.
+type File struct {
+	Path    string `json:"path"`
+	Dir     bool   `json:"dir,omitempty"`
+	Content string `json:"content,omitempty"`
 }
 
 // Verify is the list that corral-verify gets on standard input, once per run.

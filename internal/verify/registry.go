@@ -29,6 +29,8 @@ var kinds = map[string]check{
 	"policy-inputs-absent":    policyInputsAbsent,
 	"env-file-not-mounted":    policyInputsAbsent,
 	"git-shielded":            gitShielded,
+	"env-shadowed":            envShadowed,
+	"config-pinned":           configPinned,
 
 	"gate-answers":             gateAnswers,
 	"same-netns-as-gate":       sameNetNSAsGate,

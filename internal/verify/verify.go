@@ -20,6 +20,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -35,6 +36,8 @@ const (
 	// or with what the agent does, who may leave them little of the processors. What
 	// waits for an answer has a limit of its own.
 	checkLimit = 10 * time.Second
+	// harnessLimit is the same of a check that starts the harness itself.
+	harnessLimit = 40 * time.Second
 	// proofLimit is when nobody listens any more. Whoever was stopped until then ends
 	// before anything else.
 	proofLimit = time.Minute
@@ -138,6 +141,14 @@ const usage = `corral-verify proves from the inside that its service is fenced.
 What it prints: docs/verify.md; the stack: docs/alone.md.
 `
 
+// ignoreSignals takes no signal as more than noise: they are the agent's, since whoever
+// asked reads to the end, or goes away. But for the one by which a child tells how it
+// ended, which the kernel would throw away.
+func ignoreSignals() {
+	signal.Ignore()
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGCHLD)
+}
+
 func isHelp(arg string) bool { return arg == "-h" || arg == "--help" || arg == "help" }
 
 func run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args []string) error {
@@ -150,7 +161,7 @@ func run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args []
 		if err != nil {
 			return &exit.Error{Status: exit.Invalid, Err: err}
 		}
-		signal.Ignore() // the agent's: whoever asked reads to the end, or goes away
+		ignoreSignals()
 		ctx, cancel := context.WithTimeout(ctx, proofLimit)
 		defer cancel()
 		e := newEnv()
@@ -245,7 +256,11 @@ func examine(ctx context.Context, c spec.Check, e *env) finding {
 	if !known {
 		return untold("this checker does not know it")
 	}
-	ctx, cancel := context.WithTimeout(ctx, checkLimit)
+	limit := checkLimit
+	if c.Kind() == "config-pinned" {
+		limit = harnessLimit
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	done := make(chan finding, 1)
 	go func() {
@@ -265,7 +280,7 @@ func examine(ctx context.Context, c spec.Check, e *env) finding {
 		case f := <-done:
 			return e.undisturbed(f)
 		default:
-			f := untold("no result within %v", checkLimit)
+			f := untold("no result within %v", limit)
 			if e != nil {
 				f.detail += e.crowded()
 			}
