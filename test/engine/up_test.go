@@ -240,6 +240,7 @@ func TestUpOfWhatEnds(t *testing.T) {
 	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
 	r := s.corral("up")
 	if r.code == 0 { // it may have been seen to run
+		docker(t, "wait", s.agent())
 		r = s.corral("status")
 	}
 	if r.code != 1 || !strings.Contains(r.out+r.err, "it ended with status 3") {
