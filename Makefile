@@ -106,6 +106,6 @@ demo: setup build
 ci:
 	.ci/run
 
-#: ci with a minute for each fuzz target, every mutant of containers, every engine call failed, and more tools under the filter
+#: ci with a minute for each fuzz target, every mutant of containers, every engine call failed, more tools under the filter, and a research call of 330 s
 long:
-	FUZZTIME=60s CORRAL_TEST_MUTANTS=. CORRAL_TEST_TOOLS=all CORRAL_TEST_SWEEPS=all .ci/run
+	FUZZTIME=60s CORRAL_TEST_MUTANTS=. CORRAL_TEST_TOOLS=all CORRAL_TEST_CALL=330 CORRAL_TEST_SWEEPS=all .ci/run

@@ -26,6 +26,9 @@ import (
 // BaseImage is the image that every image of the test suite starts from.
 const BaseImage = "debian:bookworm-slim"
 
+// Hermes is the environment of Python that make setup puts Hermes into.
+const Hermes = "/var/cache/corral-setup/hermes"
+
 // required is the environment variable that turns skips into failures: a comma
 // list of needs.
 const required = "CORRAL_REQUIRE"
@@ -35,12 +38,14 @@ var needs = map[string]func() error{
 	"netns":   sync.OnceValue(netns),
 	"engine":  sync.OnceValue(engine),
 	"systemd": sync.OnceValue(systemd),
+	"hermes":  sync.OnceValue(hermes),
 	"harness": sync.OnceValue(engine), // packages come at build time; failing to get them is a failure, not a skip
 }
 
 // Require returns if the machine meets every one of the needs: "netns" (root,
 // network namespaces, iptables), "engine" (a Docker Engine that answers, with
-// BaseImage), "harness" (what building and running a real harness takes) or
+// BaseImage), "harness" (what building and running a real harness takes),
+// "hermes" (that harness on this machine itself; listed with "harness") or
 // "systemd" (what judges its units; none need run).
 // Under -short nothing but unit tests runs.
 func Require(tb testing.TB, names ...string) {
@@ -55,7 +60,7 @@ func require(tb testing.TB, must []string, short bool, names []string) {
 		if !known {
 			tb.Fatalf("testenv: no need is called %q", name)
 		}
-		listed := slices.Contains(must, name)
+		listed := slices.Contains(must, name) || name == "hermes" && slices.Contains(must, "harness")
 		if short && !listed {
 			tb.Skipf("needs %s: not under -short", name)
 		}
@@ -91,6 +96,11 @@ func netns() error {
 		done <- err
 	}()
 	return <-done
+}
+
+func hermes() error {
+	_, err := os.Stat(Hermes + "/requirements.txt") // there last
+	return err
 }
 
 func systemd() error {

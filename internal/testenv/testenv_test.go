@@ -25,7 +25,9 @@ func (v *verdict) stop(how, format string, a []any) {
 func TestRequire(t *testing.T) {
 	needs["met"] = func() error { return nil }
 	needs["unmet"] = func() error { return errors.New("there is none") }
-	defer func() { delete(needs, "met"); delete(needs, "unmet") }()
+	real := needs["hermes"]
+	needs["hermes"] = needs["unmet"]
+	defer func() { delete(needs, "met"); delete(needs, "unmet"); needs["hermes"] = real }()
 
 	for _, tt := range []struct {
 		must  string
@@ -41,6 +43,8 @@ func TestRequire(t *testing.T) {
 		{"met,unmet", false, "unmet", "fatal: CORRAL_REQUIRE lists unmet: there is none"},
 		{"", true, "met", "skip: needs met: not under -short"},
 		{"met", true, "met", ""},
+		{"harness", false, "hermes", "fatal: CORRAL_REQUIRE lists hermes: there is none"},
+		{"", false, "hermes", "skip: needs hermes: there is none"},
 		{"", false, "nothing", `fatal: testenv: no need is called "nothing"`},
 	} {
 		v := &verdict{}
