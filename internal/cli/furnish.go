@@ -165,7 +165,7 @@ func (a *app) shade(p *project) ([]plan.Mount, error) {
 		return nil, err
 	}
 	if err := state.Shade(shades, p.shadows()); err != nil {
-		return nil, err
+		return nil, exit.Failedf("remove it while the sandbox is down: it is made anew", "what lies over the sandbox's state: %w", err)
 	}
 	var out []plan.Mount
 	for _, s := range shadows {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/corral-sandbox/corral/internal/policy"
+	"github.com/corral-sandbox/corral/internal/profile"
 )
 
 // here is a directory as it was judged.
@@ -101,5 +102,21 @@ func TestKeysIn(t *testing.T) {
 	want := []string{"agent/headers.json", "agent/token.json", "key.json", "not-utf8", "sk.json"}
 	if !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// What the person's environment passes no profile sets: a sandbox that was brought up
+// on a terminal would be another one without it.
+func TestProfilesSetNothingThatIsPassed(t *testing.T) {
+	for _, name := range profile.Names() {
+		p, err := profile.Load(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, v := range passed {
+			if value, set := p.Environment[v]; set {
+				t.Errorf("profile %s sets %s=%s", name, v, value)
+			}
+		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"path"
 	"slices"
+	"strings"
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v4"
@@ -207,7 +208,12 @@ func hermesChecks(p *policy.Policy, s Service) []spec.Check {
 	values["$HERMES_MANAGED_DIR"] = hermesManaged
 	tools := slices.Sorted(slices.Values(slices.Concat(hermesTools, slices.Collect(maps.Keys(hermesServers(p.Hermes))))))
 	values["tools of cli"], values["tools of cron"] = tools, tools
-	values["hooks"] = []string{}
+	for name, value := range map[string]any{
+		"provider": "custom", "base_url": strings.TrimRight(p.Hermes.Model.BaseURL, "/"), "hooks": []string{},
+		"approvals": p.Hermes.Approvals, "approvals bypassed": p.Hermes.Approvals == policy.ApprovalsOff,
+	} {
+		values["in force: "+name] = value
+	}
 	return []spec.Check{shadowed, {Name: "config-pinned", Path: hermesPython, Paths: []string{hermesHome}, Files: shadowed.Files, Values: values}}
 }
 

@@ -115,7 +115,8 @@ func TestHermesChecks(t *testing.T) {
 		"agent.disabled_toolsets", "approvals.mode", "approvals.deny", "approvals.cron_mode", "approvals.single_query_mode", "command_allowlist",
 		"plugins.enabled", "auxiliary.title_generation.enabled", "memory.nudge_interval", "skills.creation_nudge_interval", "curator.enabled",
 		"kanban.dispatch_in_gateway", "security.tirith_enabled", "security.allow_lazy_installs", "model_catalog.enabled", "cron.max_parallel_jobs",
-		"delegation.orchestrator_enabled", "terminal.backend", "$CUSTOM_BASE_URL", "$HERMES_YOLO_MODE", "$HERMES_MANAGED_DIR", "tools of cli", "tools of cron", "hooks",
+		"delegation.orchestrator_enabled", "terminal.backend", "$CUSTOM_BASE_URL", "$HERMES_YOLO_MODE", "$HERMES_MANAGED_DIR", "tools of cli", "tools of cron",
+		"in force: provider", "in force: base_url", "in force: approvals", "in force: approvals bypassed", "in force: hooks",
 	} {
 		if _, asked := pinned.Values[name]; !asked {
 			t.Errorf("%s is not asked for: %v", name, slices.Sorted(maps.Keys(pinned.Values)))

@@ -220,7 +220,7 @@ var Catalogue = []Entry{
 		Kind:   "config-pinned",
 		Proves: "Hermes goes by what the policy says, whatever the agent wrote: model, tools, approvals, and what is switched off.",
 		How: "Hermes itself is started, by its own python and as the agent, and says what it goes by in its home: each setting that is pinned, as the console reads it and as everything else does, " +
-			"the variables that outrank settings, the tools, the hooks. The same in a scratch home in which every known redirect was planted (.env, .op.env, config.yaml, secrets.onepassword, active_profile, profiles, hooks, plugins), once the shadows cover what they cover.",
+			"the variables that outrank settings, the tools, and what it makes of it all: whom it asks, how it has commands approved, which hooks it loads. The same in a scratch home in which every known redirect was planted (.env, .op.env, config.yaml, secrets.onepassword, active_profile, profiles, hooks, plugins), once the shadows cover what they cover.",
 		Control:   "In a third home, without the shadows, the redirects must move it; and an answer that does not come in time, or is none, cannot tell.",
 		Witnesses: agentOnly, Only: "nobody but Hermes knows what it makes of its files; that nobody inside can change those root-owned and env-shadowed prove", In: inVerify,
 	},

@@ -71,11 +71,13 @@ func Shade(dir string, shadows []Shadow) error {
 	}
 }
 
+// shadowMode lets the agent read. That it cannot write is the mount's to see to, and is
+// only then proven by a check that tries.
 func shadowMode(s Shadow) os.FileMode {
 	if s.Dir {
-		return 0o555
+		return 0o755
 	}
-	return 0o444
+	return 0o644
 }
 
 // checkShades compares shadows with what they were made as.

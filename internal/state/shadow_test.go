@@ -35,13 +35,13 @@ func TestShadeTampered(t *testing.T) {
 	for name, do := range map[string]func(dir string) error{
 		"another content": func(dir string) error {
 			p := filepath.Join(dir, ".env")
-			return errors.Join(os.Chmod(p, 0o600), os.WriteFile(p, []byte("A=1\n"), 0o600), os.Chmod(p, 0o444))
+			return os.WriteFile(p, []byte("A=1\n"), 0o600)
 		},
-		"to be written":    func(dir string) error { return os.Chmod(filepath.Join(dir, "config.yaml"), 0o644) },
+		"to be written":    func(dir string) error { return os.Chmod(filepath.Join(dir, "config.yaml"), 0o666) },
 		"missing":          func(dir string) error { return os.Remove(filepath.Join(dir, ".env")) },
-		"a full directory": func(dir string) error { return inside(filepath.Join(dir, "hooks"), "x") },
+		"a full directory": func(dir string) error { return os.WriteFile(filepath.Join(dir, "hooks", "x"), nil, 0o600) },
 		"a directory": func(dir string) error {
-			return replaced(dir, ".env", func(p string) error { return os.Mkdir(p, 0o444) })
+			return replaced(dir, ".env", func(p string) error { return os.Mkdir(p, 0o755) })
 		},
 		"a link to another": func(dir string) error {
 			return replaced(dir, ".env", func(p string) error { return os.Symlink("config.yaml", p) })
@@ -61,10 +61,6 @@ func TestShadeTampered(t *testing.T) {
 			}
 		})
 	}
-}
-
-func inside(dir, name string) error {
-	return errors.Join(os.Chmod(dir, 0o755), os.WriteFile(filepath.Join(dir, name), nil, 0o600), os.Chmod(dir, 0o555))
 }
 
 func replaced(dir, name string, by func(path string) error) error {

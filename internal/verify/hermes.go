@@ -30,6 +30,9 @@ const (
 	hermesEnds = time.Second
 )
 
+// inForce begins the names of what Hermes makes of its settings.
+const inForce = "in force: "
+
 // effective is what hermes.py prints.
 type effective struct {
 	Home        string            `json:"home"`
@@ -37,7 +40,7 @@ type effective struct {
 	Console     map[string]any    `json:"console"`
 	Environment map[string]string `json:"environment"`
 	Tools       map[string]any    `json:"tools"`
-	Hooks       any               `json:"hooks"`
+	InForce     map[string]any    `json:"in force"` // what it makes of all that
 }
 
 // configPinned: Hermes, asked by the python at Path, goes by each of Values in its home,
@@ -146,8 +149,8 @@ func (a effective) moved(home string, values map[string]any) (out []string) {
 		switch platform, tools := strings.CutPrefix(name, "tools of "); {
 		case tools:
 			got = []any{a.Tools[platform]}
-		case name == "hooks":
-			got = []any{a.Hooks}
+		case strings.HasPrefix(name, inForce):
+			got = []any{a.InForce[name[len(inForce):]]}
 		case strings.HasPrefix(name, "$"):
 			got = []any{a.Environment[name[1:]]}
 		default:

@@ -27,13 +27,13 @@ home=$HERMES_HOME
 console=$mode
 [ "$mode" != console ] || mode=manual
 echo '{"home":"'$home'","config":{"approvals":{"mode":"'$mode'"},"list":[]},"console":{"approvals":{"mode":"'$console'"},"list":[]},
- "environment":{"A":"1"},"tools":{"cli":["file"]},"hooks":[]}'
+ "environment":{"A":"1"},"tools":{"cli":["file"]},"in force":{"hooks":[]}}'
 `
 
 // TestConfigPinned knows each way in which Hermes is not as it is pinned, or cannot be
 // told to be. The real one is asked where there is one, in the engine's tests.
 func TestConfigPinned(t *testing.T) {
-	values := map[string]any{"approvals.mode": "manual", "list": []any{}, "$A": "1", "tools of cli": []any{"file"}, "hooks": []any{}}
+	values := map[string]any{"approvals.mode": "manual", "list": []any{}, "$A": "1", "tools of cli": []any{"file"}, "in force: hooks": []any{}}
 	with := func(name string, v any) map[string]any {
 		out := map[string]any{name: v}
 		for k, v := range values {
@@ -59,7 +59,7 @@ func TestConfigPinned(t *testing.T) {
 		{"below a value", "off", "manual", "manual", with("list.deeper", "x"), spec.Failed, "list.deeper is null"},
 		{"another variable", "off", "manual", "manual", with("$A", "0"), spec.Failed, `$A is "1"`},
 		{"other tools", "off", "manual", "manual", with("tools of cli", []any{}), spec.Failed, `tools of cli is ["file"]`},
-		{"hooks", "off", "manual", "manual", with("hooks", []any{"x"}), spec.Failed, "hooks is []"},
+		{"hooks", "off", "manual", "manual", with("in force: hooks", []any{"x"}), spec.Failed, "in force: hooks is []"},
 		{"redirected", "off", "off", "manual", values, spec.Failed, `Hermes can be redirected from where the agent may write: approvals.mode is "off"`},
 		{"redirects that move nothing", "manual", "manual", "manual", values, spec.Untold, "they prove nothing"},
 		{"it ends", "off", "manual", "ends", values, spec.Untold, "exit status 1: complaint"},
