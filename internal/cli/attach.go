@@ -100,7 +100,7 @@ func (a *app) sit(ctx context.Context, name, flag string, input bool) error {
 		a.sayf("%s: %s (%s)", health.Service, health.State, cure(service, ""))
 	case tty && input:
 		a.sayf("%s of %s: %s leaves it running", name, service.Sandbox, keys)
-	case tty:
+	case tty, terminal(a.in): // what is typed comes in lines, and Ctrl-C is corral's
 		a.sayf("%s of %s: Ctrl-C leaves it running", name, service.Sandbox)
 	}
 	told := a.tellLoss(ctx, e, gate.ID, service.ID, tty)
@@ -200,7 +200,7 @@ func (a *app) tellLoss(ctx context.Context, e *engine.Engine, gate, service stri
 		}
 		begin, end := "", "\n"
 		if raw {
-			begin, end = "\r\n", "\r\n"
+			begin, end = heard+"\r\n", "\r\n"
 		}
 		fmt.Fprintf(a.err, "%scorral: the gate ended (%s): the agent has no network any more until corral up makes both anew%s", begin, printable.Escape(why), end)
 	}()

@@ -15,6 +15,7 @@ import (
 
 	"github.com/corral-sandbox/corral/internal/engine"
 	"github.com/corral-sandbox/corral/internal/exit"
+	"github.com/corral-sandbox/corral/internal/printable"
 	"github.com/corral-sandbox/corral/internal/spelling"
 )
 
@@ -90,6 +91,9 @@ func (a *app) showLogs(ctx context.Context, names []string, which engine.LogRang
 	l := &reader{app: a, engine: e, file: file, names: slices.Compact(names), which: which, seen: map[string]time.Time{}, reading: map[string]bool{}, until: map[string]time.Time{}}
 	if len(l.names) == 0 {
 		return exit.Failedf("corral up heals it", "only the gate is there: corral logs gate says what it has written")
+	}
+	if terminal(a.out) { // what an agent wrote is written as it was
+		defer a.restore()
 	}
 	if !which.Follow {
 		return l.once(ctx, members)
@@ -268,7 +272,8 @@ func (l *reader) writer(m engine.Member, to io.Writer) *lines {
 // mostOfALine bounds what is kept of a line that does not end.
 const mostOfALine = 64 << 10
 
-// lines writes a prefix before each line, and each line in one piece.
+// lines writes a prefix before each line, and each line in one piece: what would move
+// the cursor is made visible, so that no line looks like another one's.
 type lines struct {
 	mu     *sync.Mutex
 	to     io.Writer
@@ -303,9 +308,18 @@ func (w *lines) Close() error {
 
 // end writes the line that is there.
 func (w *lines) end() error {
-	line := append(append([]byte(w.prefix), w.rest...), '\n')
+	line := []byte(w.prefix + plainLine(string(w.rest)) + "\n")
 	w.rest = w.rest[:0]
 	return w.pass(line)
+}
+
+// plainLine is a line with all but tabs made visible that is not to be seen.
+func plainLine(s string) string {
+	parts := strings.Split(s, "\t")
+	for i, p := range parts {
+		parts[i] = printable.Escape(p)
+	}
+	return strings.Join(parts, "\t")
 }
 
 func (w *lines) pass(b []byte) error {

@@ -136,8 +136,8 @@ func (a *app) guard(ctx context.Context, e *engine.Engine, g *engine.Gate, servi
 			return
 		}
 		begin, end := "", "\n"
-		if raw { // whatever the agent draws: on a line of its own
-			begin, end = "\r\n", "\r\n"
+		if raw { // whatever the agent draws, and leaves open: on a line of its own
+			begin, end = heard+"\r\n", "\r\n"
 		}
 		fmt.Fprintf(a.err, "%scorral: the gate ended (%s): the agent has no network any more and is ended%s", begin, printable.Escape(why), end)
 		if err := e.Stop(ctx, service); err != nil && ctx.Err() == nil {
@@ -157,7 +157,13 @@ func (a *app) guard(ctx context.Context, e *engine.Engine, g *engine.Gate, servi
 // pasted text in brackets, word of who has the focus, a hidden cursor.
 // Where there was only the main screen, leaving the other one would put the cursor where
 // it was saved last: so it is saved first.
-const sane = "\x1b7\x1b[?1049l\r\x1b[!p\x1b[0m" + "\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?2004l\x1b[?1004l\x1b[?25h"
+// First of all what it left open is ended, a string that would swallow the rest say, and
+// keys are written as ever again.
+const sane = heard + "\x1b[<u\x1b[=0u\x1b[>4m" + "\x1b7\x1b[?1049l\r\x1b[!p\x1b[0m" + "\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?2004l\x1b[?1004l\x1b[?25h"
+
+// heard ends whatever sequence or string a terminal is in the middle of, of which what
+// comes next would be a part.
+const heard = "\x18\x1b\\"
 
 // restore does so, where corral may write such things. It paints nothing, so NO_COLOR
 // says nothing of it. What the agent asked of the terminal and was answered late is not

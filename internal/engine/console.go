@@ -15,6 +15,7 @@ import (
 	"github.com/docker/docker/api/types"
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/pkg/stdcopy"
+	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
 	"github.com/corral-sandbox/corral/internal/exit"
@@ -207,14 +208,23 @@ func (e *Engine) Console(ctx context.Context, id string, c Console, stdin io.Rea
 		return -1, e.unlessTakenDown(ctx, id, fmt.Errorf("service: %w", err))
 	}
 	defer conn.Close()
-	f, isFile := stdin.(*os.File)
-	if isFile && got.Config.Tty && c.Input && term.IsTerminal(int(f.Fd())) {
+	raw := func() {}
+	if f, is := stdin.(*os.File); is && got.Config.Tty && c.Input && isTerminal(f) && isTerminal(stdout) {
 		before, err := term.MakeRaw(int(f.Fd()))
 		if err != nil {
 			return -1, fmt.Errorf("terminal: %w", err)
 		}
 		defer func() { _ = term.Restore(int(f.Fd()), before) }()
+		raw = func() {
+			if inFront(f) {
+				_, _ = term.MakeRaw(int(f.Fd()))
+			}
+		}
 	}
+	// Whoever was stopped finds the terminal as the shell has it.
+	continued := make(chan os.Signal, 1)
+	signal.Notify(continued, syscall.SIGCONT)
+	defer signal.Stop(continued)
 	if c.Input && got.Config.OpenStdin {
 		if len(c.Leave) > 0 {
 			stdin = newLeaver(stdin, c.Leave)
@@ -259,11 +269,28 @@ func (e *Engine) Console(ctx context.Context, id string, c Console, stdin io.Rea
 			if got.Config.Tty && right == nil {
 				e.sizeConsole(ctx, id, stdout, 0)
 			}
+		case <-continued:
+			raw()
+			if got.Config.Tty && right == nil {
+				e.sizeConsole(ctx, id, stdout, 0)
+			}
 		case <-right:
 			right = nil
 			e.sizeConsole(ctx, id, stdout, 0)
 		}
 	}
+}
+
+func isTerminal(stream any) bool {
+	f, is := stream.(*os.File)
+	return is && term.IsTerminal(int(f.Fd()))
+}
+
+// inFront reports whether this process may change its terminal: the kernel stops one in
+// the background that tries.
+func inFront(f *os.File) bool {
+	group, err := unix.IoctlGetInt(int(f.Fd()), unix.TIOCGPGRP)
+	return err == nil && group == unix.Getpgrp()
 }
 
 // sizeConsole gives a service's terminal the size of the caller's, and some rows

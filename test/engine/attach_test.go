@@ -9,6 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/creack/pty"
+	"golang.org/x/sys/unix"
+
 	"github.com/corral-sandbox/corral/internal/state"
 	"github.com/corral-sandbox/corral/test/lab"
 )
@@ -367,5 +370,97 @@ func TestPolicyFromElsewhere(t *testing.T) {
 	}
 	if left := s.containers(); len(left) > 0 {
 		t.Errorf("left: %v", left)
+	}
+}
+
+// A terminal is raw again for whoever was stopped and goes on, and keys that a program
+// has had written out leave as well; where the output goes elsewhere nothing is raw, and
+// Ctrl-C leaves.
+func TestAttachStoppedAndPiped(t *testing.T) {
+	t.Parallel()
+	s := project(t, always("stopped", console))
+	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
+	s.must("up")
+	agent := s.identity(s.agent())
+	f, wait := s.onTerminal("attach")
+	f.await(t, "drawn 33 111")
+	group := f.mode(t, unix.ICANON, true)
+	if err := syscall.Kill(group, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	f.mode(t, 0, false) // as the shell would
+	if err := syscall.Kill(group, syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	f.mode(t, unix.ICANON, true)
+	f.key(t, "still\r")
+	f.await(t, "heard <still>")
+	f.key(t, "\x1b[112;5u\x1b[27;5;113~")
+	f.await(t, "main runs on")
+	if code := wait(); code != 0 || s.identity(s.agent()) != agent {
+		t.Errorf("keys that are written out: status %d: %q", code, f.seen.String())
+	}
+
+	ptmx, tty, err := pty.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ptmx.Close()
+	defer tty.Close()
+	keepOutput(t, ptmx)
+	piped := s.cmd("attach")
+	piped.Stdin, piped.Stderr = tty, tty
+	piped.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Credential: piped.SysProcAttr.Credential}
+	out, err := piped.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := piped.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer time.AfterFunc(limit, func() { piped.Process.Kill() }).Stop()
+	f = &terminal{screen{f: ptmx}}
+	f.await(t, "Ctrl-C leaves it running")
+	f.key(t, "through a pipe\n")
+	(&screen{f: out.(*os.File)}).await(t, "heard <through a pipe>")
+	f.key(t, "\x03")
+	f.await(t, "main runs on")
+	if err := piped.Wait(); err != nil || s.identity(s.agent()) != agent {
+		t.Errorf("Ctrl-C of one whose output goes elsewhere: %v", err)
+	}
+}
+
+// mode waits until a terminal has none of some flags, or gives it those of one that
+// nobody has taken; it says which process group is in front there.
+func (t *terminal) mode(tb testing.TB, without uint32, waits bool) (group int) {
+	tb.Helper()
+	raw, err := t.f.SyscallConn()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for until := time.Now().Add(limit); ; {
+		done := false
+		failed := raw.Control(func(fd uintptr) {
+			var mode *unix.Termios
+			if mode, err = unix.IoctlGetTermios(int(fd), unix.TCGETS); err != nil {
+				return
+			}
+			if !waits {
+				mode.Lflag |= unix.ICANON | unix.ISIG | unix.ECHO
+				err, done = unix.IoctlSetTermios(int(fd), unix.TCSETS, mode), true
+				return
+			}
+			if done = mode.Lflag&without == 0; done {
+				group, err = unix.IoctlGetInt(int(fd), unix.TIOCGPGRP)
+			}
+		})
+		switch {
+		case failed != nil || err != nil:
+			tb.Fatal(failed, err)
+		case done:
+			return group
+		case time.Now().After(until):
+			tb.Fatal("the terminal is not as it should be")
+		}
 	}
 }
