@@ -333,7 +333,7 @@ func TestLogs(t *testing.T) {
 	if r := s.corral("logs", "nobody"); r.code != 2 || !strings.Contains(r.err, `no service is called "nobody"`) || !strings.Contains(r.err, "hint: there is gate, main") {
 		t.Error(r)
 	}
-	if r := s.corral("logs", "main", "gate"); r.code != 0 || !strings.Contains(r.out, "gate | corral-gate: ready\n") || !strings.HasSuffix(r.out, "main | to stdout \x1b[31m\nmain | up\n") || r.err != "main | to stderr\n" {
+	if r := s.corral("logs", "main", "gate"); r.code != 0 || !strings.Contains(r.out, "gate | corral-gate: ready\n") || !strings.HasSuffix(r.out, "main | to stdout \\x1b[31m\nmain | up\n") || r.err != "main | to stderr\n" {
 		t.Error(r)
 	}
 
