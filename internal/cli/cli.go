@@ -379,6 +379,8 @@ func hint(err error) string {
 		return failed.Hint
 	case errors.As(err, &unbuilt):
 		return unbuilt.Hint()
+	case errors.As(err, new(*state.Misplaced)):
+		return "put a directory of your own back in its place; XDG_DATA_HOME, or a bind mount, moves all of corral's elsewhere"
 	case errors.Is(err, state.ErrLocked):
 		return "wait for it, or end it"
 	case errors.As(err, &collision):

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 
@@ -80,6 +82,7 @@ func (a *app) takeDown(ctx context.Context, purge bool) error {
 		default:
 			alone, members = true, now
 			defer unlock()
+			is, kept = wanted(file) // whoever had it to themselves until now may have changed that
 		}
 	}
 	if kept == nil && notYours(is, members) {
@@ -208,13 +211,22 @@ func (a *app) purge(ctx context.Context, e *engine.Engine, file string, ended []
 	}
 	ids = append(ids, ended...)
 	slices.Sort(ids)
+	kept := 0
 	for _, id := range slices.Compact(ids) {
+		if _, there := os.Lstat(filepath.Join(home, id)); errors.Is(there, fs.ErrNotExist) {
+			continue // what is kept of it, its images among that, is another person's
+		}
+		kept++
 		err = errors.Join(err, e.RemoveImages(ctx, id), state.Forget(home, id))
 	}
-	if err != nil {
+	switch {
+	case err != nil:
 		return exit.Failedf(byHand, "not everything was removed: %w", err)
+	case kept == 0:
+		a.sayf("nothing of %s is kept in %s", file, home)
+	default:
+		a.sayf("nothing is kept of %s any more", file)
 	}
-	a.sayf("nothing is kept of %s any more", file)
 	return nil
 }
 

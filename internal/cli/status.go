@@ -183,7 +183,12 @@ func changed(now policy.Seen, members []engine.Member, gate *spec.GateStatus) bo
 	if gate != nil && gate.Policy != "" {
 		return gate.Policy != now.Digest
 	}
-	return slices.ContainsFunc(members, func(m engine.Member) bool { return m.Digest != now.Digest })
+	// A gate goes by what it was refreshed with, and its label is of when it was made.
+	services := slices.DeleteFunc(slices.Clone(members), func(m engine.Member) bool { return m.Role != engine.RoleService })
+	if len(services) == 0 {
+		services = members
+	}
+	return slices.ContainsFunc(services, func(m engine.Member) bool { return m.Digest != now.Digest })
 }
 
 // unbound reports whether the policy file that a sandbox has bound over itself

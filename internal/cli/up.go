@@ -402,7 +402,7 @@ func (h *healing) mend(ctx context.Context, p part) error {
 		return err
 	}
 	if len(differs) > 0 {
-		why := "another is asked for: " + strings.Join(differs, ", ")
+		why := otherWanted + strings.Join(differs, ", ")
 		if err := h.mayEnd(ctx, h.services[p.name], why); err != nil {
 			return h.later(err)
 		}
@@ -623,7 +623,7 @@ func (h *healing) anew(ctx context.Context, p part, why string) error {
 	if why != "" {
 		h.sayf("%s is made anew (%s)%s", h.gateOf(p), why, ends(p.services))
 	}
-	if h.was {
+	if h.was && !strings.HasPrefix(why, otherWanted) {
 		h.count(false, cmp.Or(why, "all of it was gone"))
 	}
 	older := h.onRecord(p)
@@ -790,7 +790,9 @@ func (h *healing) serve(ctx context.Context, p part, planned plan.Service, now *
 		ended = ": what ran there was ended"
 	}
 	h.sayf("%s is made anew (%s)%s", planned.Name, why, ended)
-	h.count(false, why)
+	if !strings.HasPrefix(why, otherWanted) {
+		h.count(false, why)
+	}
 	older := h.onRecord(p)
 	if service.ID != "" {
 		if err := h.engine.Retire(ctx, service); err != nil {
@@ -814,7 +816,7 @@ func serviceWrong(s engine.Member, differs []string, instance string, unbound bo
 	case s.ID == "":
 		return "it is gone", false
 	case len(differs) > 0:
-		return "another is asked for: " + strings.Join(differs, ", "), false
+		return otherWanted + strings.Join(differs, ", "), false
 	case s.Instance != instance:
 		return "its gate was started again", false
 	case s.Running:
@@ -842,6 +844,10 @@ func (h *healing) again(ctx context.Context, service engine.Member) error {
 func (h *healing) differs(now *engine.Gate, planned plan.Service, service engine.Member) ([]string, error) {
 	return h.engine.Differs(now, h.project.secretsOf(planned), service)
 }
+
+// otherWanted begins why something is made anew that is as well as ever: nothing was
+// mended.
+const otherWanted = "another is asked for: "
 
 // count keeps how often that was done to what was up before, for status. What cannot be
 // kept is told, and keeps nothing down.

@@ -13,6 +13,7 @@ import (
 	"github.com/corral-sandbox/corral/internal/engine"
 	"github.com/corral-sandbox/corral/internal/exit"
 	"github.com/corral-sandbox/corral/internal/printable"
+	"github.com/corral-sandbox/corral/internal/state"
 )
 
 // How long a watch waits after something happened before it heals: longer each
@@ -121,6 +122,8 @@ func (a *app) healNow(ctx context.Context, e *engine.Engine, file string) (heale
 	switch is, err := wanted(file); {
 	case err != nil:
 		return healed{}, err
+	case !is && withoutRecord(file, members):
+		return healed{}, errUnrecorded
 	case !is:
 		return healed{down: true}, nil
 	case loadErr != nil:
@@ -137,20 +140,41 @@ func (a *app) healNow(ctx context.Context, e *engine.Engine, file string) (heale
 	return healed{did: h.did, notes: h.notes}, err
 }
 
+// errUnrecorded is a sandbox that is there, and of which nothing is on record: whether
+// it is to be up cannot be told.
+var errUnrecorded = errors.New("its containers are there and its records are gone, so that nobody knows whether it is to be up")
+
+// withoutRecord reports whether what was accepted of an always-on sandbox is not on record,
+// which a corral down leaves there unless it takes all of it away.
+func withoutRecord(file string, members []engine.Member) bool {
+	home, err := state.Home()
+	if err != nil || len(members) == 0 {
+		return false
+	}
+	for _, id := range sandboxes(members) {
+		if b, err := state.Accepted(home, id); err == nil && b != nil {
+			return false
+		}
+	}
+	return true
+}
+
 // errDown is a sandbox that somebody took down.
 var errDown = errors.New("it was taken down")
 
 // allWell is nil if what is to be up of a policy file is up and well.
 func allWell(ctx context.Context, e *engine.Engine, file string) error {
-	switch is, err := wanted(file); {
-	case err != nil:
-		return err
-	case !is:
-		return errDown
-	}
 	members, err := e.Members(ctx, file)
 	if err != nil {
 		return err
+	}
+	switch is, err := wanted(file); {
+	case err != nil:
+		return err
+	case !is && withoutRecord(file, members):
+		return errUnrecorded
+	case !is:
+		return errDown
 	}
 	if len(members) == 0 {
 		return errors.New("nothing of it is up")

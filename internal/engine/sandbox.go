@@ -273,11 +273,12 @@ func (e *Engine) Health(ctx context.Context, members []Member) []Health {
 		of := services[name].Gate
 		gate, status := gates[of], said[of]
 		serving[of] = true
-		h := health(services[name], gate, status)
-		if s, known := e.stateOf(ctx, services[name].ID); known && s.Running {
-			h.Made = services[name].Created
-			h.Started, _ = time.Parse(time.RFC3339Nano, s.StartedAt)
+		service := services[name]
+		s, known := e.stateOf(ctx, service.ID)
+		if service.Running && known && !s.Running { // it ended since it was listed
+			service.Running, service.State, service.Ended = false, s.Status, e.WhyEnded(ctx, service)
 		}
+		h := health(service, gate, status).asSeen(service, s, known)
 		out = append(out, h)
 	}
 	for _, name := range slices.Sorted(maps.Keys(gates)) {
@@ -286,6 +287,19 @@ func (e *Engine) Health(ctx context.Context, members []Member) []Health {
 		}
 	}
 	return out
+}
+
+// asSeen is h with what the engine says of the very container. One of which it says
+// nothing is not well: an agent that stops processes makes it deaf to what it asks there.
+func (h Health) asSeen(service Member, s container.State, known bool) Health {
+	switch {
+	case (h.OK || h.Alone) && !known:
+		h.State, h.OK, h.Alone = fmt.Sprintf("the engine does not answer about %s (corral verify looks into it)", h.Service), false, false
+	case known && s.Running:
+		h.Made = service.Created
+		h.Started, _ = time.Parse(time.RFC3339Nano, s.StartedAt)
+	}
+	return h
 }
 
 // health judges a service by itself, its gate, and what that gate says.
@@ -335,9 +349,15 @@ var longID = regexp.MustCompile(`\b(sha256:)?[0-9a-f]{64}\b`)
 // request that nobody typed.
 var cutOff = regexp.MustCompile(`error during connect: [A-Z][a-z]+ "[^"]*": `)
 
+// goDump begins what Go prints of its threads where it cannot go on.
+const goDump = "\ngoroutine "
+
 // Plain is what was said without the identities of containers, with which the
 // engine names them, and without the requests that corral made of it.
 func Plain(said string) string {
+	if dump := strings.Index(said, goDump); dump >= 0 {
+		said = strings.TrimRight(said[:dump], " \n:") + " (and a trace of the program that failed)"
+	}
 	said = cutOff.ReplaceAllString(said, "the connection to the engine broke off: ")
 	return longID.ReplaceAllStringFunc(said, func(id string) string {
 		if strings.HasPrefix(id, "sha256:") {

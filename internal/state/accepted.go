@@ -15,7 +15,11 @@ const accepted = "accepted.json"
 // Accepted is what was accepted of a sandbox's policy, nil if nothing was. A
 // record that somebody else could have written is an error.
 func Accepted(home, sandbox string) ([]byte, error) {
-	path := filepath.Join(home, sandbox, accepted)
+	dir, err := place(home, sandbox)
+	if err != nil {
+		return nil, err
+	}
+	path := filepath.Join(dir, accepted)
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -36,8 +40,8 @@ func Accepted(home, sandbox string) ([]byte, error) {
 
 // Accept records what a person accepted, whole or not at all.
 func Accept(home, sandbox string, b []byte) error {
-	dir := filepath.Join(home, sandbox)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	dir, err := made(home, sandbox)
+	if err != nil {
 		return err
 	}
 	return Replace(filepath.Join(dir, accepted), b)
@@ -68,7 +72,8 @@ func Sandboxes(home string) ([]string, error) {
 	}
 	var out []string
 	for _, e := range entries {
-		if e.IsDir() && !isForgotten(e.Name()) {
+		// One that is a link is refused, not passed over.
+		if (e.IsDir() || e.Type()&fs.ModeSymlink != 0) && !isForgotten(e.Name()) {
 			out = append(out, e.Name())
 		}
 	}
@@ -80,7 +85,11 @@ const baseline = "wayback.json"
 // Baseline is what a running sandbox's mounts held when it was brought up, nil
 // if that was not recorded.
 func Baseline(home, sandbox string) ([]byte, error) {
-	b, err := os.ReadFile(filepath.Join(home, sandbox, baseline))
+	dir, err := place(home, sandbox)
+	if err != nil {
+		return nil, err
+	}
+	b, err := os.ReadFile(filepath.Join(dir, baseline))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -89,7 +98,10 @@ func Baseline(home, sandbox string) ([]byte, error) {
 
 // SetBaseline records it; nil forgets it.
 func SetBaseline(home, sandbox string, b []byte) error {
-	dir := filepath.Join(home, sandbox)
+	dir, err := place(home, sandbox)
+	if err != nil {
+		return err
+	}
 	if b == nil {
 		err := os.Remove(filepath.Join(dir, baseline))
 		if errors.Is(err, fs.ErrNotExist) {
@@ -106,8 +118,8 @@ func SetBaseline(home, sandbox string, b []byte) error {
 // KeepReport keeps a text for the person and says where. It replaces the one
 // before.
 func KeepReport(home, sandbox string, text []byte) (string, error) {
-	dir := filepath.Join(home, sandbox)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	dir, err := made(home, sandbox)
+	if err != nil {
 		return "", err
 	}
 	path := filepath.Join(dir, "wayback.txt")

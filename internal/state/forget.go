@@ -22,6 +22,9 @@ const forgotten = ".forgotten-"
 // followed. What cannot be removed is no sandbox any more, and the next Forget tries
 // again.
 func Forget(home, sandbox string) error {
+	if _, err := place(home, sandbox); err != nil {
+		return err
+	}
 	aside, err := os.MkdirTemp(home, forgotten)
 	if err != nil {
 		return err

@@ -26,7 +26,11 @@ type Heals struct {
 // Healed is what was recorded of a sandbox, nil if nothing was: it is not up, or was not
 // yet.
 func Healed(home, sandbox string) (*Heals, error) {
-	b, err := os.ReadFile(filepath.Join(home, sandbox, heals))
+	dir, err := place(home, sandbox)
+	if err != nil {
+		return new(Heals), err
+	}
+	b, err := os.ReadFile(filepath.Join(dir, heals))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -39,7 +43,11 @@ func Healed(home, sandbox string) (*Heals, error) {
 
 // SetHealed records it; nil forgets it. The caller holds the sandbox's lock.
 func SetHealed(home, sandbox string, h *Heals) error {
-	path := filepath.Join(home, sandbox, heals)
+	dir, err := place(home, sandbox)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(dir, heals)
 	if h == nil {
 		if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
 			return err

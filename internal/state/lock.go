@@ -98,8 +98,8 @@ func Attached(home, sandbox string) (bool, error) {
 
 // openLock opens a file of a sandbox that is there to be locked.
 func openLock(home, sandbox, name string) (*os.File, error) {
-	dir := filepath.Join(home, sandbox)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	dir, err := made(home, sandbox)
+	if err != nil {
 		return nil, err
 	}
 	return os.OpenFile(filepath.Join(dir, name), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)

@@ -12,7 +12,11 @@ const wanted = "wanted"
 // Wanted reports whether a sandbox is to be up, however it is: somebody brought
 // it up to stay, and nobody took it down since.
 func Wanted(home, sandbox string) (bool, error) {
-	_, err := os.Lstat(filepath.Join(home, sandbox, wanted))
+	dir, err := place(home, sandbox)
+	if err != nil {
+		return false, err
+	}
+	_, err = os.Lstat(filepath.Join(dir, wanted))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
@@ -21,7 +25,11 @@ func Wanted(home, sandbox string) (bool, error) {
 
 // SetWanted records it.
 func SetWanted(home, sandbox string, is bool) error {
-	path := filepath.Join(home, sandbox, wanted)
+	dir, err := place(home, sandbox)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(dir, wanted)
 	if !is {
 		if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
 			return err
