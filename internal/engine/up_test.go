@@ -172,9 +172,9 @@ func TestPlain(t *testing.T) {
 		"sandbox p-0123abcd is up": "sandbox p-0123abcd is up",
 		id[1:]:                     id[1:],
 		"debian@sha256:" + id:      "debian@sha256:" + id,
-		"Get /containers/" + id + "/json: EOF (" + id + ")":                                          "Get /containers/…/json: EOF (…)",
+		"Get /containers/" + id + "/json: EOF (" + id + ")": "Get /containers/…/json: EOF (…)",
 		"tar: exit status 2: runtime/cgo: pthread_create failed\nSIGABRT: abort\n\ngoroutine 0 gp=0x1 m=0\n" + strings.Repeat("r1 0x0\n", 200): "tar: exit status 2: runtime/cgo: pthread_create failed\nSIGABRT: abort (and a trace of the program that failed)",
-		`error during connect: Post "http://%2Frun%2Fd.sock/v1.41/containers/` + id + `/start": EOF`: "the connection to the engine broke off: EOF",
+		`error during connect: Post "http://%2Frun%2Fd.sock/v1.41/containers/` + id + `/start": EOF`:                                           "the connection to the engine broke off: EOF",
 	} {
 		if got := Plain(said); got != want {
 			t.Errorf("%q: %q", said, got)
