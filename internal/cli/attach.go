@@ -88,11 +88,7 @@ func (a *app) sit(ctx context.Context, name, flag string, input bool) error {
 	if err != nil {
 		return err
 	}
-	leave, err := sitting(service)
-	if err != nil {
-		return err
-	}
-	defer leave()
+	defer a.sitting(service)()
 	tty := terminal(a.in) && terminal(a.out)
 	gate := gateOf(members)
 	switch health := e.Health(ctx, []engine.Member{gate, service})[0]; {
@@ -132,13 +128,18 @@ func (a *app) sit(ctx context.Context, name, flag string, input bool) error {
 }
 
 // sitting says, until the result is called, that somebody sits at a service: it is not
-// ended for a change of the policy without a question.
-func sitting(service engine.Member) (leave func(), err error) {
+// ended for a change of the policy without a question. Where that cannot be recorded it is
+// told, and keeps nobody from what runs.
+func (a *app) sitting(service engine.Member) (leave func()) {
 	home, err := state.Home()
-	if err != nil {
-		return nil, err
+	if err == nil {
+		leave, err = state.Attach(home, service.Sandbox)
 	}
-	return state.Attach(home, service.Sandbox)
+	if err != nil {
+		a.sayf("that somebody sits at %s cannot be recorded, so a corral up may end it without a question: %v", service.Service, err)
+		return func() {}
+	}
+	return leave
 }
 
 // seat is the service of that name that somebody may sit down at.

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 
@@ -213,11 +211,12 @@ func (a *app) purge(ctx context.Context, e *engine.Engine, file string, ended []
 	slices.Sort(ids)
 	kept := 0
 	for _, id := range slices.Compact(ids) {
-		if _, there := os.Lstat(filepath.Join(home, id)); errors.Is(there, fs.ErrNotExist) {
-			continue // what is kept of it, its images among that, is another person's
+		b, unknown := state.Accepted(home, id)
+		if b != nil || unknown != nil { // else it is another person's, whose images are theirs; our lock made the directory
+			kept++
+			err = errors.Join(err, e.RemoveImages(ctx, id))
 		}
-		kept++
-		err = errors.Join(err, e.RemoveImages(ctx, id), state.Forget(home, id))
+		err = errors.Join(err, state.Forget(home, id))
 	}
 	switch {
 	case err != nil:

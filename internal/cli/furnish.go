@@ -137,6 +137,9 @@ func (p *project) shadows() []state.Shadow {
 // shades is where they are.
 func (p *project) shades() (string, error) {
 	home, err := state.Home()
+	if err == nil {
+		err = state.Check(home, filepath.Join(p.id(), "shadows"))
+	}
 	return state.Shades(home, p.id(), p.shadows()), err
 }
 
@@ -241,6 +244,9 @@ func inode(fi fs.FileInfo) (dev, ino uint64) {
 
 func (p *project) stateDir() (string, error) {
 	home, err := state.Home()
+	if err == nil {
+		err = state.Check(home, filepath.Join(p.id(), "state"))
+	}
 	return state.Dir(home, p.id(), mainService), err
 }
 

@@ -68,6 +68,9 @@ func (a *app) load() (*project, error) {
 		DataHome:   os.Getenv("XDG_DATA_HOME"),
 		Profiles:   profile.Names(),
 	}
+	if home, err := state.Home(); err == nil {
+		env.Own = state.Linked(home)
+	}
 	pol, err := policy.Load(file, env)
 	if err != nil {
 		return nil, err

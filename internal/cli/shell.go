@@ -70,11 +70,7 @@ func (a *app) enter(ctx context.Context, p *project, e *engine.Engine, args []st
 			env = append(env, name+"="+v)
 		}
 	}
-	leave, err := sitting(service)
-	if err != nil {
-		return err
-	}
-	defer leave()
+	defer a.sitting(service)()
 	t := engine.Terminal{TTY: terminal(a.in) && terminal(a.out), Stdin: true}
 	code, err := e.Beside(ctx, service.ID, args, env, t, a.in, a.out, a.err)
 	if t.TTY {

@@ -114,6 +114,9 @@ func (a *app) healNow(ctx context.Context, e *engine.Engine, file string) (heale
 	if loadErr == nil {
 		more = append(more, p.id())
 	}
+	if err := recorded(); err != nil { // the lock would make the directory anew, and empty
+		return healed{}, err
+	}
 	members, unlock, err := a.alone(ctx, e, file, more...)
 	if err != nil {
 		return healed{}, err
@@ -144,6 +147,19 @@ func (a *app) healNow(ctx context.Context, e *engine.Engine, file string) (heale
 // it is to be up cannot be told.
 var errUnrecorded = errors.New("its containers are there and its records are gone, so that nobody knows whether it is to be up")
 
+// recorded is nil if there is a directory of corral's, in which a corral down leaves its
+// word.
+func recorded() error {
+	home, err := state.Home()
+	if err == nil {
+		_, err = os.Lstat(home)
+	}
+	if err != nil {
+		return exit.Failedf("corral down ends what is up; corral up begins anew", "whether it was taken down cannot be told: %w", err)
+	}
+	return nil
+}
+
 // withoutRecord reports whether what was accepted of an always-on sandbox is not on record,
 // which a corral down leaves there unless it takes all of it away.
 func withoutRecord(file string, members []engine.Member) bool {
@@ -166,6 +182,9 @@ var errDown = errors.New("it was taken down")
 func allWell(ctx context.Context, e *engine.Engine, file string) error {
 	members, err := e.Members(ctx, file)
 	if err != nil {
+		return err
+	}
+	if err := recorded(); err != nil {
 		return err
 	}
 	switch is, err := wanted(file); {

@@ -21,7 +21,7 @@ func (e *Misplaced) Error() string { return fmt.Sprintf("%s %s", e.Dir, e.Why) }
 // mount, and no guard looks there.
 func place(home, sandbox string) (string, error) {
 	dir := home
-	for _, name := range strings.Split(sandbox, "/") {
+	for _, name := range append([]string{"."}, strings.Split(sandbox, "/")...) { // corral's own directory first
 		dir = filepath.Join(dir, name)
 		fi, err := os.Lstat(dir)
 		switch {
@@ -39,6 +39,28 @@ func place(home, sandbox string) (string, error) {
 		}
 	}
 	return dir, nil
+}
+
+// Check is nil if what is named below home, like a sandbox's, is where corral looks for
+// it, and its owner's alone, as far as it is there.
+func Check(home, below string) error {
+	_, err := place(home, below)
+	return err
+}
+
+// Linked are where the links lead that stand in a home in place of directories: no
+// sandbox may see what is there.
+func Linked(home string) []string {
+	entries, _ := os.ReadDir(home) // a home that cannot be read is refused where it is used
+	var out []string
+	for _, e := range entries {
+		if e.Type() == fs.ModeSymlink {
+			if to, err := filepath.EvalSymlinks(filepath.Join(home, e.Name())); err == nil {
+				out = append(out, to)
+			}
+		}
+	}
+	return out
 }
 
 // made is place, which is there.
