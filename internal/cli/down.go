@@ -99,7 +99,9 @@ func (a *app) takeDown(ctx context.Context, purge bool) error {
 				findings = wayback.Join(findings, wayback.Lost(binds(m.Shields)))
 			}
 		}
-		showFindings(a.err, id, findings, err)
+		if !errors.Is(err, errNoBaseline) || !lookedAfter(members, id) { // else its corral run has told already
+			showFindings(a.err, id, findings, err)
+		}
 		kept = errors.Join(kept, keepBaseline(id, nil))
 		fmt.Fprintf(a.err, "corral: %s is down\n", id)
 	}
@@ -128,6 +130,13 @@ func (a *app) takeDown(ctx context.Context, purge bool) error {
 		fmt.Fprintf(a.err, "corral: nothing of %s is up\n", printable.Escape(file))
 	}
 	return nil
+}
+
+// lookedAfter reports whether a sandbox is one of a corral run that lives.
+func lookedAfter(members []engine.Member, id string) bool {
+	return slices.ContainsFunc(members, func(m engine.Member) bool {
+		return m.Sandbox == id && m.Purpose == engine.PurposeRun && m.Role == engine.RoleService && !m.Unattended()
+	})
 }
 
 // once is an error of several parts without those that say the same.
