@@ -21,6 +21,8 @@ import (
 const (
 	// maxRequest bounds what may be asked, in bytes: a URL, escaped.
 	maxRequest = 8 * maxURL
+	// maxDrained is how much more than that is taken, and thrown away.
+	maxDrained = 4 << 20
 	// askWithin is how long a request may take to arrive.
 	askWithin = 10 * time.Second
 	// takeWithin is how long an answer may take to leave. Its slot is held so long.
@@ -135,6 +137,8 @@ func readRequest(r *http.Request) (asked spec.FetchRequest, err error) {
 	case err != nil:
 		return asked, failf(spec.FetchBadRequest, "it did not arrive whole")
 	case len(body) > maxRequest:
+		// Who writes on to a connection that is closed sees that, and not the answer.
+		_, _ = io.CopyN(io.Discard, r.Body, maxDrained)
 		return asked, failf(spec.FetchBadRequest, "a request has at most %d bytes", maxRequest)
 	}
 	if err := spec.Decode(bytes.NewReader(body), &asked); err != nil {
