@@ -34,7 +34,8 @@ func place(home, sandbox string) (string, error) {
 		case !fi.IsDir():
 			return "", &Misplaced{dir, "is no directory"}
 		}
-		if st := fi.Sys().(*syscall.Stat_t); int(st.Uid) != os.Geteuid() || fi.Mode().Perm()&0o022 != 0 {
+		st, me := fi.Sys().(*syscall.Stat_t), os.Geteuid()
+		if me != 0 && int(st.Uid) != me || fi.Mode().Perm()&0o022 != 0 {
 			return "", &Misplaced{dir, "is not a directory that only you can write in"}
 		}
 	}
