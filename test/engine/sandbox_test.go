@@ -61,7 +61,7 @@ var built = sync.OnceValues(func() (dirs [2]string, err error) {
 	for i, tags := range []string{"", "failpoints"} {
 		dirs[i] = filepath.Join(root, strconv.Itoa(i))
 		for out, pkgs := range map[string][]string{
-			dirs[i] + "/":                {"../../cmd/corral", "../../cmd/corral-gate", "../../cmd/corral-verify", "../../cmd/corral-fetch"},
+			dirs[i] + "/":                {"../../cmd/corral", "../../cmd/corral-gate", "../../cmd/corral-verify", "../../cmd/corral-fetch", "../../cmd/corral-bridge"},
 			dirs[i] + "/corral-prisoner": {"../hostile/prisoner"},
 		} {
 			build := exec.Command("go", append([]string{"build", "-tags", tags, "-trimpath", "-buildvcs=false", "-o", out}, pkgs...)...)
