@@ -26,10 +26,9 @@ func (a *app) logs() *cobra.Command {
 		Short: "Print what the agent, or the gate, has written",
 		Long: `Prints what the engine kept of the output of services that are up: of all but the
 gates, unless some are named (main is the agent, gate its gate). Where it is more
-than one, each line begins with whose it is, and what would act on a terminal is
-escaped. Of one alone it comes as it was written, with whatever it makes a
-terminal do until the end; corral logs | less is safe to read. The engine keeps
-lines: of a program that draws on the whole screen there may be nothing.
+than one, each line begins with whose it is. It comes as the agent wrote it, with
+whatever it makes a terminal do; corral logs | less is safe to read. The engine
+keeps lines: of a program that draws on the whole screen there may be nothing.
 
 With --follow it goes on until all of them have ended; in an always-on sandbox
 until that is taken down: what is started again or made anew is followed, too.`,
@@ -93,7 +92,7 @@ func (a *app) showLogs(ctx context.Context, names []string, which engine.LogRang
 	if len(l.names) == 0 {
 		return exit.Failedf("corral up heals it", "only the gate is there: corral logs gate says what it has written")
 	}
-	if l.acts() {
+	if terminal(a.out) { // what an agent wrote is written as it was
 		defer a.restore()
 	}
 	if !which.Follow {
@@ -210,21 +209,10 @@ func (l *reader) follow(ctx context.Context) error {
 		}
 		if is, err := wanted(l.file); !lasting || err == nil && !is {
 			if lasting {
-				l.calm()
 				l.sayf("it was taken down")
 			}
 			return nil
 		}
-	}
-}
-
-// acts says whether what is read can act on the terminal.
-func (l *reader) acts() bool { return len(l.names) == 1 && terminal(l.out) }
-
-// calm is for what is said while more may come.
-func (l *reader) calm() {
-	if l.acts() {
-		fmt.Fprint(l.err, l.before(l.err))
 	}
 }
 
@@ -236,7 +224,6 @@ func (l *reader) tell(ctx context.Context, m engine.Member) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.calm()
 	l.sayf("%s ended (%s): what comes in its place is followed", spoken(m), why)
 }
 
@@ -272,7 +259,7 @@ type nobodyReads struct{ error }
 func (e *nobodyReads) Unwrap() error { return e.error }
 
 // writer passes on what one container writes: as it is if it is the only one, else
-// line by line, each with whose it is and escaped: none can look like another's.
+// line by line, each with whose it is.
 func (l *reader) writer(m engine.Member, to io.Writer) *lines {
 	w := &lines{mu: &l.mu, to: to}
 	if len(l.names) > 1 {
@@ -285,8 +272,8 @@ func (l *reader) writer(m engine.Member, to io.Writer) *lines {
 // mostOfALine bounds what is kept of a line that does not end.
 const mostOfALine = 64 << 10
 
-// lines writes a prefix before each line, and each line in one piece, escaped but for
-// tabs.
+// lines writes a prefix before each line, and each line in one piece: what would move
+// the cursor is made visible, so that no line looks like another one's.
 type lines struct {
 	mu     *sync.Mutex
 	to     io.Writer
@@ -321,12 +308,18 @@ func (w *lines) Close() error {
 
 // end writes the line that is there.
 func (w *lines) end() error {
-	cells := strings.Split(strings.TrimSuffix(string(w.rest), "\r"), "\t")
-	for i, c := range cells {
-		cells[i] = printable.Escape(c)
-	}
+	line := []byte(w.prefix + plainLine(string(w.rest)) + "\n")
 	w.rest = w.rest[:0]
-	return w.pass([]byte(w.prefix + strings.Join(cells, "\t") + "\n"))
+	return w.pass(line)
+}
+
+// plainLine is a line with all but tabs made visible that is not to be seen.
+func plainLine(s string) string {
+	parts := strings.Split(s, "\t")
+	for i, p := range parts {
+		parts[i] = printable.Escape(p)
+	}
+	return strings.Join(parts, "\t")
 }
 
 func (w *lines) pass(b []byte) error {

@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 
@@ -78,7 +77,9 @@ func (a *app) runAgent(ctx context.Context, p *project, e *engine.Engine, args [
 	} else {
 		a.timings.lap("handover and agent, to its end")
 	}
-	a.restore()
+	if t.TTY {
+		a.restore()
+	}
 	var denied []string
 	if why := lost(); why == "" {
 		denied = a.denied(ctx, e, g, p)
@@ -134,9 +135,13 @@ func (a *app) guard(ctx context.Context, e *engine.Engine, g *engine.Gate, servi
 			said <- ""
 			return
 		}
-		a.interject(raw, fmt.Sprintf("the gate ended (%s): the agent has no network any more and is ended", why))
+		begin, end := "", "\n"
+		if raw { // whatever the agent draws, and leaves open: on a line of its own
+			begin, end = heard+"\r\n", "\r\n"
+		}
+		fmt.Fprintf(a.err, "%scorral: the gate ended (%s): the agent has no network any more and is ended%s", begin, printable.Escape(why), end)
 		if err := e.Stop(ctx, service); err != nil && ctx.Err() == nil {
-			a.interject(raw, engine.Plain(err.Error()))
+			fmt.Fprintf(a.err, "%scorral: %s%s", begin, printable.Escape(engine.Plain(err.Error())), end)
 		}
 		said <- why
 	}()
@@ -146,60 +151,30 @@ func (a *app) guard(ctx context.Context, e *engine.Engine, g *engine.Gate, servi
 	}
 }
 
-// heard ends whatever string (DCS, OSC, APC, PM, SOS) an agent has begun and not ended:
-// a terminal would take everything that follows for a part of it.
-const heard = "\x18\x1b\\"
-
 // sane brings a terminal back to where what corral says can be seen, whatever
 // the agent left it in: the main screen, a soft reset, plain characters.
 // It also takes back what a program that did not clear up has asked for: the mouse,
-// pasted text in brackets, word of who has the focus, keys as sequences, colours turned
-// round, an output that waits, a hidden cursor.
+// pasted text in brackets, word of who has the focus, a hidden cursor.
 // Where there was only the main screen, leaving the other one would put the cursor where
-// it was saved last: so it is saved first. Either screen may have its own keys.
-const sane = heard + "\x1b7" + plainKeys + "\x1b[?1049l\r" + plainKeys + "\x1b[!p\x1b[0m" +
-	"\x1b[?9l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1005l\x1b[?1006l\x1b[?1015l\x1b[?1016l" +
-	"\x1b[?2004l\x1b[?1004l\x1b[?2026l\x1b[?5l\x1b[?25h"
+// it was saved last: so it is saved first.
+// First of all what it left open is ended, a string that would swallow the rest say, and
+// keys are written as ever again.
+const sane = heard + "\x1b[<u\x1b[=0u\x1b[>4m" + "\x1b7\x1b[?1049l\r\x1b[!p\x1b[0m" + "\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?2004l\x1b[?1004l\x1b[?25h"
 
-// plainKeys makes a terminal send keys as it did: all of kitty's stack goes, and
-// modifyOtherKeys.
-const plainKeys = "\x1b[<99u\x1b[<u\x1b[=0u\x1b[>4m"
+// heard ends whatever sequence or string a terminal is in the middle of, of which what
+// comes next would be a part.
+const heard = "\x18\x1b\\"
 
 // restore does so, where corral may write such things. It paints nothing, so NO_COLOR
 // says nothing of it. What the agent asked of the terminal and was answered late is not
 // left for the person's shell to take for what they typed.
 func (a *app) restore() {
-	if f, is := a.in.(*os.File); is && terminal(a.out) {
+	if f, is := a.in.(*os.File); is {
 		_ = unix.IoctlSetInt(int(f.Fd()), unix.TCFLSH, unix.TCIFLUSH)
 	}
-	to := a.err
-	if !terminal(to) {
-		to = a.out
+	if terminal(a.err) && os.Getenv("TERM") != "dumb" {
+		fmt.Fprint(a.err, sane)
 	}
-	fmt.Fprint(to, a.before(to))
-}
-
-// before is what to write to a stream before anything of corral's, where an agent may
-// have written to it. Where standard output is no terminal, a pager may have the terminal
-// that standard error is: then it is only made visible.
-func (a *app) before(to io.Writer) string {
-	switch {
-	case !terminal(to) || os.Getenv("TERM") == "dumb":
-		return ""
-	case !terminal(a.out):
-		return heard + "\x1b[0m"
-	}
-	return sane
-}
-
-// interject says something while an agent writes to the same terminal, whatever it draws
-// there: on a line of its own.
-func (a *app) interject(raw bool, what string) {
-	begin, end := "", "\n"
-	if raw {
-		begin, end = "\r\n", "\r\n"
-	}
-	fmt.Fprint(a.err, a.before(a.err)+begin+"corral: "+printable.Escape(what)+end)
 }
 
 // denied says in one line what the agent asked for and did not get, or why that

@@ -73,7 +73,9 @@ func (a *app) enter(ctx context.Context, p *project, e *engine.Engine, args []st
 	defer a.sitting(service)()
 	t := engine.Terminal{TTY: terminal(a.in) && terminal(a.out), Stdin: true}
 	code, err := e.Beside(ctx, service.ID, args, env, t, a.in, a.out, a.err)
-	a.restore()
+	if t.TTY {
+		a.restore()
+	}
 	if err != nil {
 		return err
 	}

@@ -24,7 +24,7 @@ import (
 // Console is how a person sits down at a service that is up.
 type Console struct {
 	Leave []byte // what is typed to leave it; nothing leaves it if it is empty
-	Input bool   // what is typed goes there, a terminal in raw mode if stdout is one too
+	Input bool   // what is typed goes there
 }
 
 // ErrLeft is a console that the person left. The service goes on.
@@ -177,9 +177,6 @@ func (e *Engine) Console(ctx context.Context, id string, c Console, stdin io.Rea
 	resized := make(chan os.Signal, 1)
 	signal.Notify(resized, syscall.SIGWINCH)
 	defer signal.Stop(resized)
-	continued := make(chan os.Signal, 1)
-	signal.Notify(continued, syscall.SIGCONT)
-	defer signal.Stop(continued)
 	defer exit.Hold()()
 	// Whoever does not want to wait for the engine any more need not.
 	ctx, leave := context.WithCancelCause(ctx)
@@ -211,13 +208,23 @@ func (e *Engine) Console(ctx context.Context, id string, c Console, stdin io.Rea
 		return -1, e.unlessTakenDown(ctx, id, fmt.Errorf("service: %w", err))
 	}
 	defer conn.Close()
-	raw := rawTerminal{}
-	if in := terminalOf(stdin); got.Config.Tty && c.Input && in != nil && terminalOf(stdout) != nil {
-		if raw, err = makeRaw(in); err != nil {
-			return -1, err
+	raw := func() {}
+	if f, is := stdin.(*os.File); is && got.Config.Tty && c.Input && isTerminal(f) && isTerminal(stdout) {
+		before, err := term.MakeRaw(int(f.Fd()))
+		if err != nil {
+			return -1, fmt.Errorf("terminal: %w", err)
 		}
-		defer raw.restore()
+		defer func() { _ = term.Restore(int(f.Fd()), before) }()
+		raw = func() {
+			if inFront(f) {
+				_, _ = term.MakeRaw(int(f.Fd()))
+			}
+		}
 	}
+	// Whoever was stopped finds the terminal as the shell has it.
+	continued := make(chan os.Signal, 1)
+	signal.Notify(continued, syscall.SIGCONT)
+	defer signal.Stop(continued)
 	if c.Input && got.Config.OpenStdin {
 		if len(c.Leave) > 0 {
 			stdin = newLeaver(stdin, c.Leave)
@@ -263,9 +270,9 @@ func (e *Engine) Console(ctx context.Context, id string, c Console, stdin io.Rea
 				e.sizeConsole(ctx, id, stdout, 0)
 			}
 		case <-continued:
-			raw.again()
-			if got.Config.Tty && e.sizeConsole(ctx, id, stdout, 1) {
-				right = time.After(redraw)
+			raw()
+			if got.Config.Tty && right == nil {
+				e.sizeConsole(ctx, id, stdout, 0)
 			}
 		case <-right:
 			right = nil
@@ -274,45 +281,16 @@ func (e *Engine) Console(ctx context.Context, id string, c Console, stdin io.Rea
 	}
 }
 
-// rawTerminal is a terminal that passes keys as bytes; there may be none.
-type rawTerminal struct {
-	f      *os.File
-	before *term.State
+func isTerminal(stream any) bool {
+	f, is := stream.(*os.File)
+	return is && term.IsTerminal(int(f.Fd()))
 }
 
-// terminalOf is the terminal that a stream is, nil if it is none.
-func terminalOf(stream any) *os.File {
-	f, ok := stream.(*os.File)
-	if !ok || !term.IsTerminal(int(f.Fd())) {
-		return nil
-	}
-	return f
-}
-
-func makeRaw(f *os.File) (rawTerminal, error) {
-	before, err := term.MakeRaw(int(f.Fd()))
-	if err != nil {
-		return rawTerminal{}, fmt.Errorf("terminal: %w", err)
-	}
-	return rawTerminal{f, before}, nil
-}
-
-// again is for one who was stopped: the shell has set the terminal to what it needs
-// itself. In the background it is not ours, and setting it would stop us again.
-func (t rawTerminal) again() {
-	if t.f == nil {
-		return
-	}
-	if front, err := unix.IoctlGetInt(int(t.f.Fd()), unix.TIOCGPGRP); err == nil && front != unix.Getpgrp() {
-		return
-	}
-	_, _ = term.MakeRaw(int(t.f.Fd()))
-}
-
-func (t rawTerminal) restore() {
-	if t.f != nil {
-		_ = term.Restore(int(t.f.Fd()), t.before)
-	}
+// inFront reports whether this process may change its terminal: the kernel stops one in
+// the background that tries.
+func inFront(f *os.File) bool {
+	group, err := unix.IoctlGetInt(int(f.Fd()), unix.TIOCGPGRP)
+	return err == nil && group == unix.Getpgrp()
 }
 
 // sizeConsole gives a service's terminal the size of the caller's, and some rows

@@ -63,12 +63,8 @@ func TestAttach(t *testing.T) {
 	first.key(t, "\x10\x11")
 	left("the usual keys", first, firstWait)
 
-	f, wait := sit()
-	f.key(t, "\x1b[112;5u\x1b[112;5:3u\x1b[27;69;113~") // as terminals send them if the agent wants that
-	left("the usual keys as sequences", f, wait)
-
 	s.env = append(s.env, "CORRAL_DETACH_KEYS=ctrl-a,d")
-	f, wait = sit()
+	f, wait := sit()
 	f.key(t, "\x01d")
 	left("keys of the setting", f, wait)
 	if r := s.corral("attach", "--detach-keys", "q"); r.code != 2 || !strings.Contains(r.err, "the first with ctrl-") {
