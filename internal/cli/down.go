@@ -87,6 +87,7 @@ func (a *app) takeDown(ctx context.Context, purge bool) error {
 		a.sayf("%s", notYoursNote)
 	}
 	kept = errors.Join(kept, unwanted(file))
+	tells := slices.DeleteFunc(sandboxes(members), func(id string) bool { return !lookedAfter(members, id) }) // its corral run does, and ends
 	a.stopUnits(ctx, file)
 	if err := errors.Join(e.Down(ctx, members), e.SweepTools(ctx)); err != nil {
 		return errors.Join(err, kept)
@@ -99,7 +100,7 @@ func (a *app) takeDown(ctx context.Context, purge bool) error {
 				findings = wayback.Join(findings, wayback.Lost(binds(m.Shields)))
 			}
 		}
-		if !errors.Is(err, errNoBaseline) || !lookedAfter(members, id) { // else its corral run has told already
+		if !errors.Is(err, errNoBaseline) || !slices.Contains(tells, id) {
 			showFindings(a.err, id, findings, err)
 		}
 		kept = errors.Join(kept, keepBaseline(id, nil))

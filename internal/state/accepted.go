@@ -12,6 +12,9 @@ import (
 
 const accepted = "accepted.json"
 
+// ErrNotYours is a record that is somebody else's, or that somebody else could write.
+var ErrNotYours = errors.New("it is not a file that only you can write")
+
 // Accepted is what was accepted of a sandbox's policy, nil if nothing was. A
 // record that somebody else could have written is an error.
 func Accepted(home, sandbox string) ([]byte, error) {
@@ -33,7 +36,7 @@ func Accepted(home, sandbox string) ([]byte, error) {
 		return nil, err
 	}
 	if st := fi.Sys().(*syscall.Stat_t); !fi.Mode().IsRegular() || int(st.Uid) != os.Geteuid() || fi.Mode().Perm()&0o022 != 0 {
-		return nil, fmt.Errorf("%s: it is not a file that only you can write", path)
+		return nil, fmt.Errorf("%s: %w", path, ErrNotYours)
 	}
 	return io.ReadAll(f)
 }
