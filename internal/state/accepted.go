@@ -12,7 +12,7 @@ import (
 
 const accepted = "accepted.json"
 
-// ErrNotYours is a record that is somebody else's, or that somebody else could write.
+// ErrNotYours is a record that is somebody else's.
 var ErrNotYours = errors.New("it is not a file that only you can write")
 
 // Accepted is what was accepted of a sandbox's policy, nil if nothing was. A
@@ -35,7 +35,10 @@ func Accepted(home, sandbox string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if st := fi.Sys().(*syscall.Stat_t); !fi.Mode().IsRegular() || int(st.Uid) != os.Geteuid() || fi.Mode().Perm()&0o022 != 0 {
+	switch st := fi.Sys().(*syscall.Stat_t); {
+	case !fi.Mode().IsRegular() || fi.Mode().Perm()&0o022 != 0:
+		return nil, fmt.Errorf("%s: it is not a file that only you can write", path)
+	case int(st.Uid) != os.Geteuid():
 		return nil, fmt.Errorf("%s: %w", path, ErrNotYours)
 	}
 	return io.ReadAll(f)
