@@ -178,6 +178,12 @@ func unplannable(p *policy.Policy, h Host) error {
 	if most := int64(h.CPUs) * 1e9; most > 0 && p.Resources.NanoCPUs > most {
 		refuse(p.Origins["resources.cpus"], fmt.Sprintf("write %d, or less", h.CPUs), "resources.cpus is more than this machine has: %d", h.CPUs)
 	}
+	if p.Hermes != nil && p.Hermes.Researcher {
+		refuse(p.Origins["profile_options.hermes.researcher"], "remove it", "profile_options.hermes.researcher is not in this version: its gates would stand before nobody")
+	}
+	if len(p.Background) > 0 {
+		refuse(p.Origins["background"], "remove it", "background is not in this version: nothing would run")
+	}
 	for _, m := range p.Mounts {
 		if !m.ReadOnly && p.File != "" && (m.Path == p.File || m.Ino == p.Self.Ino && m.Dev == p.Self.Dev && m.Ino != 0) {
 			refuse(m.Pos, "list it under ro, or not at all", "the policy itself cannot be writable: the agent would write what the next start obeys")

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/corral-sandbox/corral/internal/diag"
 	"github.com/corral-sandbox/corral/internal/policy"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
@@ -114,5 +115,23 @@ func TestFreeLinks(t *testing.T) {
 		if (Addresses{Links: netip.MustParsePrefix(wrong)}).check(n) == nil {
 			t.Errorf("%s is taken for a network of links", wrong)
 		}
+	}
+}
+
+// What is read and not brought up yet is refused, with its place: nobody is to believe
+// that it runs.
+func TestNotBroughtUpYet(t *testing.T) {
+	at := diag.Pos{File: "corral.yaml", Line: 3, Col: 1}
+	for key, p := range map[string]*policy.Policy{
+		"profile_options.hermes.researcher": {Hermes: &policy.Hermes{Researcher: true}},
+		"background":                        {Hermes: &policy.Hermes{}, Background: []string{"cron"}},
+	} {
+		p.Origins = map[string]diag.Pos{key: at}
+		if err := unplannable(p, Host{}); err == nil || !strings.Contains(err.Error(), "corral.yaml:3:1") || !strings.Contains(err.Error(), "is not in this version") {
+			t.Errorf("%s: %v", key, err)
+		}
+	}
+	if err := unplannable(&policy.Policy{Hermes: &policy.Hermes{}}, Host{}); err != nil {
+		t.Error(err)
 	}
 }
