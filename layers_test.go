@@ -175,7 +175,6 @@ func TestLayersNotice(t *testing.T) {
 		{"internal/policy", "go.yaml.in/yaml/v4", false},
 		{"internal/gate", "golang.org/x/net/html", true},
 		{"internal/verify", "codeberg.org/readeck/go-readability/v2", true},
-		{"internal/cli", "github.com/JohannesKaufmann/html-to-markdown/v2", true},
 		{"internal/gate", "golang.org/x/net/dns/dnsmessage", false},
 		{"internal/fetch", "golang.org/x/net/html/charset", false},
 		{"internal/fetch", "internal/netguard", false},

@@ -376,14 +376,14 @@ func TestBounded(t *testing.T) {
 	}
 	b := &bounded{Listener: l, max: 2}
 	defer b.Close()
-	accepted := make(chan net.Conn)
+	accepted := make(chan *counted)
 	go func() {
 		for {
 			c, err := b.Accept()
 			if err != nil {
 				return
 			}
-			accepted <- c
+			accepted <- c.(*counted)
 		}
 	}()
 	dial := func() net.Conn {
@@ -394,20 +394,88 @@ func TestBounded(t *testing.T) {
 		t.Cleanup(func() { c.Close() })
 		return c
 	}
+	ended := func(what string, c net.Conn) {
+		if n, err := c.Read(make([]byte, 1)); n != 0 || err == nil {
+			t.Errorf("%s: %d, %v", what, n, err)
+		}
+	}
 	dial()
 	one := <-accepted
-	dial()
+	one.set(answered)
+	idle := dial()
 	<-accepted
-	if n, err := dial().Read(make([]byte, 1)); n != 0 || err == nil {
-		t.Errorf("a third connection: %d, %v", n, err)
-	}
+	dial() // in the place of the one that says nothing
+	two := <-accepted
+	ended("the idle one", idle)
+	two.set(answered)
+	ended("one more than is answered", dial())
 	one.Close()
 	one.Close() // counts once
 	dial()
 	<-accepted
-	if n := b.open.Load(); n != 2 {
+	if n := len(b.open); n != 2 {
 		t.Errorf("%d are open", n)
 	}
+}
+
+// Whoever asks nothing keeps nobody out: more than there may be say nothing, or the
+// half, and the next one is answered.
+func TestIdleConnections(t *testing.T) {
+	a := serving(t, nil)
+	half := "POST " + spec.FetchPath + " HTTP/1.1\r\nHost: x\r\nContent-Length: 65530\r\n\r\n{\"url\":\"" + strings.Repeat("a", 60_000)
+	for i := range maxConns + 50 {
+		c, err := net.Dial("tcp", strings.TrimPrefix(a.at, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if i%2 == 0 {
+			_ = c.SetWriteDeadline(time.Now().Add(time.Second))
+			_, _ = io.WriteString(c, half) // it may not be taken
+		}
+	}
+	if got := a.get("http://" + otherHost + "/"); got.code != 200 {
+		t.Error(got)
+	}
+}
+
+// Who asked and hung up leaves no slot behind, whatever else it said before.
+func TestGone(t *testing.T) {
+	for _, surplus := range []string{"", "P", "\r\n", "POST " + spec.FetchPath} {
+		a := serving(t, nil)
+		arrived := make(chan struct{}, 1)
+		a.lab.Handle(t, hopHost, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			arrived <- struct{}{}
+			<-r.Context().Done()
+		}))
+		c, err := net.Dial("tcp", strings.TrimPrefix(a.at, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		body := `{"url": "http://` + hopHost + `/"}`
+		fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", spec.FetchPath, len(body), body)
+		<-arrived
+		io.WriteString(c, surplus)
+		c.Close()
+		a.idle()
+		if !strings.Contains(a.log.String(), string(spec.FetchGone)) {
+			t.Errorf("%q: %s", surplus, a.log.String())
+		}
+	}
+}
+
+// A conversion that does not end when its time is over keeps its slot, and nobody
+// waiting.
+func TestUnending(t *testing.T) {
+	a := serving(t, short)
+	end := make(chan struct{})
+	a.s.extract = func(context.Context, *page, int) (text, error) { <-end; return text{}, nil }
+	a.raw(reply(html1, "<p>x"))
+	if got := a.get("http://" + hopHost + "/"); got.reason() != spec.FetchTimeout || a.s.slots.taken() != 1 {
+		t.Errorf("%v, %d taken", got, a.s.slots.taken())
+	}
+	close(end)
+	a.idle()
 }
 
 // What belongs to the machine is refused, although its address is public.

@@ -223,3 +223,62 @@ func TestTruncated(t *testing.T) {
 		}
 	}
 }
+
+// However a page is made, its conversion writes no more than it may, and ends when its
+// time is over.
+func TestWritten(t *testing.T) {
+	over, cancel := context.WithCancel(context.Background())
+	cancel()
+	for name, page := range hostilePages() {
+		if !affordable(page) {
+			continue
+		}
+		doc, err := html.Parse(strings.NewReader(page))
+		if err != nil {
+			continue
+		}
+		const most = 100_000
+		text, more, err := written(context.Background(), doc, most)
+		if err != nil || len(text) > most || more && len(text) < most-4 {
+			t.Errorf("%s: %d bytes, more %v, %v", name, len(text), more, err)
+		}
+		nodes := 0
+		walk(doc, func(*html.Node) bool { nodes++; return true })
+		if _, _, err := written(over, doc, 100<<20); nodes > 100 && err == nil {
+			t.Errorf("%s: it does not end", name)
+		}
+	}
+}
+
+// Every element is written in its own way, wherever it stands, and text reads as text.
+func TestMarkdown(t *testing.T) {
+	for _, tt := range []struct{ page, want string }{
+		{"a <b>b <i>c</i> </b>d", "a **b *c*** d"},
+		{"<b>a<br>b</b>", "**a**  \n**b**"},
+		{"<b><p>a<p>b</b>", "**a**\n\n**b**"},
+		{"<b> </b>a<b></b>", "a"},
+		{"<s>a</s> <del>b</del>", "~~a~~ ~~b~~"},
+		{"<a href=x>a<div>b</div></a>", "[a b](https://pages.example.org/a/x)"},
+		{"<a href=x><h2>a</h2></a>b", "## [a](https://pages.example.org/a/x)\n\nb"},
+		{"<a href=x></a>a", "a"},
+		{"<a href='?a) [b](c'>a] b</a>", `[a\] b](https://pages.example.org/a/page.html?a%29%20%5Bb%5D%28c)`},
+		{"<h2>a<br>b #</h2><h3></h3>c", "## a b \\#\n\nc"},
+		{"<ul><li>a<ul><li>b</ul><li>c</ul>", "- a\n  - b\n- c"},
+		{"<ol start=9><li>a<li>b</ol>", "9. a\n10. b"},
+		{"<blockquote><p>a<p>b</blockquote>c", "> a\n>\n> b\n\nc"},
+		{"<ul><li><p>a<pre>b\nc</pre></ul>", "- a\n\n  ```\n  b\n  c\n  ```"},
+		{"<pre class=language-go>a``` `</pre>", "````go\na``` `\n````"},
+		{"<code>a `b</code> <code> </code>c", "``a `b`` c"},
+		{"<table><tr><th>a<th>b<tr><td>c|<td><code>|</code></table>", "| a | b |\n|---|---|\n| c\\| | `\\|` |"},
+		{"<table><tr><td>a<td>b<tr><td>c<td>d</table>", "|  |  |\n|---|---|\n| a | b |\n| c | d |"},
+		{"<table><tr><th rowspan=2>a<th colspan=2>b<tr><th>c<th>d<tr><td>e</table>", "| a | b |  |\n|---|---|---|\n|  | c | d |\n| e |"},
+		{"<table><tr><td>a<p>b<p>c<td>d<tr><td>e</table>", "a\n\nb\n\nc\n\nd\n\ne"},
+		{"a<hr>b", "a\n\n* * *\n\nb"},
+		{"# a", `\# a`}, {"- a", `\- a`}, {"1. a", `1\. a`}, {"+ a", `\+ a`}, {"* a", `\* a`}, {"a * b", "a * b"}, {"---", `\---`}, {"~~~ a", `\~\~~ a`},
+		{"|a|b|<br>|-|-|", "\\|a|b|  \n\\|-|-|"}, {"a<br>===", "a  \n\\==="}, {"&lt;b> &gt; ``` [a](b) a_b_ \\", "&lt;b&gt; &gt; \\`\\`\\` \\[a](b) a\\_b\\_ \\\\"},
+	} {
+		if got := strings.TrimSpace(extracted(t, []byte("<body>"+tt.page), "text/html; charset=utf-8").markdown); got != tt.want {
+			t.Errorf("%s:\n%s\nwant\n%s", tt.page, got, tt.want)
+		}
+	}
+}

@@ -66,6 +66,23 @@ func hostilePages() map[string]string {
 		"templates":                     to(most, "<template>"),
 		"headings":                      strings.Repeat("<h1>a</h1>", maxNodes/4),
 		"images":                        strings.Repeat("<img alt=a src=b>", maxNodes/5),
+		"columns":                       "<table><tr><td colspan=99999999>a<td>b<tr><td>c<td>d</table>",
+		"rows":                          "<table><tr><td rowspan=99999999>a<td>b<tr><td>c<td>d</table>",
+		"spans":                         "<table>" + strings.Repeat("<tr><td colspan=1000 rowspan=60000>a<td colspan=1000>b", maxNodes/20),
+		"a wide column":                 "<table><tr><th>a<th>" + to(most/5, "w") + strings.Repeat("<tr><td>a<td>b", 3000),
+		"a wide row":                    "<table><tr>" + strings.Repeat("<td>a", 10000) + strings.Repeat("<tr><td>x", 10000),
+		"a long base":                   "<base href=http://a/" + to(100_000, "a") + "/>" + strings.Repeat("<a href=b>x</a> ", 10_000),
+		"a base":                        "<base href=http://a/" + to(2000, "a") + "/>" + strings.Repeat("<a href=b>x</a> ", 15_000),
+		"links to itself":               "<p>" + strings.Repeat("<a href=?>x</a> ", 15_000),
+		"escaped links":                 "<p>" + strings.Repeat("<a href='"+strings.Repeat("ü", 1000)+"'>x</a> ", 2000),
+		"selectors":                     "<style>" + to(120_000, ".a,") + ".a{" + to(120_000, ";") + "}</style><p>x",
+		"rules":                         "<style>" + to(250_000, ".a{color:red}") + "</style>" + strings.Repeat("<p class=b>x", 20_000),
+		"brackets":                      "<p>" + to(most/5, "["),
+		"images in brackets":            "<p>" + to(most/5, "!["),
+		"pieces of text":                "<p>" + strings.Repeat("some forty bytes of words and more words<!---->", maxNodes/3),
+		"code in bold":                  "<p>x " + strings.Repeat("<b><code>x</code></b><u></u>", maxNodes/20) + to(most/3, "word "),
+		"spans in bold":                 "<p>" + strings.Repeat(strings.Repeat("<span>", 300)+"<b>x</b>"+strings.Repeat("</span>", 300), 100),
+		"long lines in quotes":          strings.Repeat("<blockquote><ul><li>", 100) + "<pre>" + to(most/2, "\n"),
 	}
 }
 
@@ -97,6 +114,17 @@ func hostileHost(t testing.TB, l *lab.Lab) (paths []string) {
 	add("bomb", "Content-Type: text/html\nContent-Encoding: gzip", zip(make([]byte, 256<<20)))
 	add("members", "Content-Type: text/html\nContent-Encoding: gzip", bytes.Repeat(zip([]byte("<p>x")), 200_000))
 	add("zipped", "Content-Type: text/html\nContent-Encoding: gzip", zip([]byte(to(5<<20, "<p>words, "))))
+	pages["/blocks-of-nothing"] = func(w http.ResponseWriter) {
+		w.Header().Set("Content-Type", "text/html")
+		w.Header().Set("Content-Encoding", "gzip")
+		w.Write([]byte("\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"))
+		for b := bytes.Repeat([]byte("\x02\x08\x20\x80\x00"), 8<<10); ; { // four empty blocks in five bytes
+			if _, err := w.Write(b); err != nil {
+				return
+			}
+		}
+	}
+	pages["/itself?"+to(maxURL-100, "a")] = pages["/links-to-itself"]
 	pages["/endless"] = func(w http.ResponseWriter) {
 		w.Header().Set("Content-Type", "text/html")
 		for b := bytes.Repeat([]byte("<p>words"), 8<<10); ; {
@@ -106,7 +134,7 @@ func hostileHost(t testing.TB, l *lab.Lab) (paths []string) {
 		}
 	}
 	l.Handle(t, hopHost, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if page := pages[r.URL.Path]; page != nil {
+		if page := pages[r.URL.RequestURI()]; page != nil {
 			page(w)
 		}
 	}))
@@ -152,7 +180,7 @@ func TestHostilePages(t *testing.T) {
 		rounds = append(rounds, six)
 	}
 	for _, path := range paths {
-		if slices.Contains([]string{"/one-word", "/as-many-nodes-as-there-may-be"}, path) || os.Getenv("CORRAL_TEST_SWEEPS") == "all" {
+		if slices.Contains([]string{"/one-word", "/as-many-nodes-as-there-may-be", "/pieces-of-text", "/spans"}, path) || os.Getenv("CORRAL_TEST_SWEEPS") == "all" {
 			rounds = append(rounds, slices.Repeat([]string{path}, 6))
 		}
 	}

@@ -8,11 +8,6 @@ import (
 	"strings"
 
 	"codeberg.org/readeck/go-readability/v2"
-	"github.com/JohannesKaufmann/html-to-markdown/v2/converter"
-	"github.com/JohannesKaufmann/html-to-markdown/v2/plugin/base"
-	"github.com/JohannesKaufmann/html-to-markdown/v2/plugin/commonmark"
-	"github.com/JohannesKaufmann/html-to-markdown/v2/plugin/strikethrough"
-	"github.com/JohannesKaufmann/html-to-markdown/v2/plugin/table"
 	"golang.org/x/net/html"
 	"golang.org/x/net/html/atom"
 )
@@ -48,6 +43,7 @@ func markdown(ctx context.Context, content string, at *url.URL, most int) (title
 	all := prose(mainPart(doc))
 	parser := readability.NewParser()
 	parser.DisableJSONLD = true
+	parser.KeepClasses = true // they tell the language of code
 	article, err := parser.ParseAndMutate(doc, at)
 	found := article.Node
 	if err != nil || found == nil || float64(prose(found)) < enough*float64(all) {
@@ -61,18 +57,12 @@ func markdown(ctx context.Context, content string, at *url.URL, most int) (title
 	if err := ended(ctx, nil); err != nil {
 		return "", "", false, err
 	}
-	more = trim(found, most)
-	flatten(found, 0)
-	out, err := toMarkdown.ConvertNode(found, converter.WithContext(ctx))
+	out, more, err := written(ctx, found, most)
 	if err != nil {
 		return "", "", false, err
 	}
-	return title, note + strings.TrimSpace(string(out)) + "\n", more, nil
+	return title, note + strings.TrimSpace(out) + "\n", more, nil
 }
-
-var toMarkdown = converter.NewConverter(converter.WithPlugins(
-	base.NewBasePlugin(), commonmark.NewCommonmarkPlugin(), table.NewTablePlugin(), strikethrough.NewStrikethroughPlugin(),
-))
 
 // walk visits n and what is below it, until visit says not to go deeper.
 func walk(n *html.Node, visit func(*html.Node) (deeper bool)) {
@@ -152,50 +142,26 @@ func refreshOf(doc *html.Node, at *url.URL) (note string) {
 	return note
 }
 
+// Bounds on links, in bytes: what all links of a page have together, each put together
+// with the page's own URL, and the URL that they are told to begin with.
+const (
+	maxLinks = 512 << 10
+	maxBase  = 2 << 10
+)
+
 // absolute is a link as it has to be written elsewhere; empty if it leads to no page.
+// A user name in it is nobody's business.
 func absolute(at *url.URL, ref string) string {
 	u, err := at.Parse(strings.TrimSpace(ref))
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" && u.Scheme != "mailto" || len(ref) > maxURL {
 		return ""
 	}
-	return u.String()
-}
-
-// trim leaves of a tree the beginning, of so many bytes of text, and reports whether
-// there was more.
-func trim(root *html.Node, most int) (more bool) {
-	left := most
-	walk(root, func(n *html.Node) bool {
-		if n.Type != html.TextNode {
-			return true
-		}
-		if len(n.Data) > left {
-			n.Data, more = cut(n.Data, left), true
-		}
-		left -= len(n.Data)
-		if n.Data == "" && n != root {
-			n.Parent.RemoveChild(n)
-		}
-		return false
-	})
-	return more
-}
-
-// maxIndents is how deep quotes and items of lists may stand in each other. Each one
-// is written before every line in it.
-const maxIndents = 24
-
-// flatten makes blocks like any other of the quotes and lists that stand deeper.
-func flatten(n *html.Node, within int) {
-	switch n.DataAtom {
-	case atom.Blockquote, atom.Ul, atom.Ol, atom.Menu, atom.Dir, atom.Li, atom.Dl, atom.Dd:
-		if within++; within > maxIndents {
-			n.DataAtom, n.Data = atom.Div, "div"
-		}
+	u.User = nil
+	s := u.String()
+	if len(s) > maxURL {
+		return ""
 	}
-	for c := n.FirstChild; c != nil; c = c.NextSibling {
-		flatten(c, within)
-	}
+	return s
 }
 
 // maxLink is the longest text of a link, in bytes: beyond, it is a paragraph in a link
@@ -287,11 +253,12 @@ func dropBoilerplate(doc *html.Node) {
 // and leaves of attributes only those that tell what a thing is.
 func clean(doc *html.Node, at *url.URL) {
 	if b := first(doc, atom.Base); b != nil {
-		if u, err := at.Parse(attr(b, "href")); err == nil && (u.Scheme == "http" || u.Scheme == "https") {
+		if u, err := at.Parse(cut(attr(b, "href"), maxBase)); err == nil && len(attr(b, "href")) <= maxBase && (u.Scheme == "http" || u.Scheme == "https") {
 			at = u
 		}
 	}
 	sheet := hiddenBy(doc)
+	links := maxLinks
 	walk(doc, func(n *html.Node) bool {
 		switch n.Type {
 		case html.CommentNode, html.DoctypeNode:
@@ -312,7 +279,12 @@ func clean(doc *html.Node, at *url.URL) {
 				if n.DataAtom != atom.A && n.DataAtom != atom.Img {
 					continue
 				}
-				if a.Val = absolute(at, a.Val); a.Val == "" || n.DataAtom == atom.Img && strings.TrimSpace(attr(n, "alt")) == "" {
+				if links <= 0 {
+					continue
+				}
+				a.Val = absolute(at, a.Val)
+				links -= max(len(a.Val), len(at.Path))
+				if a.Val == "" || n.DataAtom == atom.Img && strings.TrimSpace(attr(n, "alt")) == "" {
 					continue
 				}
 			case "alt", "class", "id", "role", "rel", "itemprop", "property", "name", "content", "datetime", "lang", "dir", "colspan", "rowspan", "start", "http-equiv", "charset", "type":

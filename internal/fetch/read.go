@@ -77,7 +77,8 @@ func (f *follower) read(ctx context.Context, resp *http.Response, p *page) error
 	wire := &wire{r: body}
 	body = wire
 	if gzipped {
-		z, err := gzip.NewReader(wire)
+		wire.most = int64(f.Body) + maxFraming
+		z, err := newInflater(wire)
 		switch {
 		case errors.Is(err, io.EOF) && wire.n == 0: // an empty body, whatever it was said to be
 			body = bytes.NewReader(nil)
@@ -123,14 +124,77 @@ func (f *follower) read(ctx context.Context, resp *http.Response, p *page) error
 	return nil
 }
 
+// maxFraming is how much longer a compressed body may be than what is in it, in bytes:
+// without a bound, blocks of nothing have no end.
+const maxFraming = 64 << 10
+
+// inflater reads one or more members of gzip, and the zeros that some servers send
+// after them.
+type inflater struct {
+	in *bufio.Reader
+	z  *gzip.Reader
+}
+
+func newInflater(r io.Reader) (*inflater, error) {
+	in := bufio.NewReader(r)
+	z, err := gzip.NewReader(in)
+	if err != nil {
+		return nil, err
+	}
+	z.Multistream(false)
+	return &inflater{in, z}, nil
+}
+
+func (i *inflater) Read(b []byte) (int, error) {
+	for {
+		n, err := i.z.Read(b)
+		if n > 0 || err != io.EOF {
+			if err == io.EOF {
+				err = nil
+			}
+			return n, err
+		}
+		next, err := i.in.Peek(1)
+		if err != nil {
+			return 0, err
+		}
+		if next[0] == 0 {
+			return 0, i.padding()
+		}
+		if err := i.z.Reset(i.in); err != nil {
+			return 0, err
+		}
+		i.z.Multistream(false)
+	}
+}
+
+func (i *inflater) padding() error {
+	for {
+		switch c, err := i.in.ReadByte(); {
+		case err != nil:
+			return err
+		case c != 0:
+			return gzip.ErrHeader
+		}
+	}
+}
+
+// errFraming ends a compressed body that is longer than anything in it.
+var errFraming = errors.New("more framing than content")
+
 // wire is a body as it comes, and the error that ended it.
 type wire struct {
-	r   io.Reader
-	n   int64
-	err error
+	r    io.Reader
+	n    int64
+	most int64 // no bound if it is zero
+	err  error
 }
 
 func (w *wire) Read(b []byte) (int, error) {
+	if w.most > 0 && w.n > w.most {
+		w.err = errFraming
+		return 0, errFraming
+	}
 	n, err := w.r.Read(b)
 	w.n += int64(n)
 	if err != nil && err != io.EOF {
@@ -143,6 +207,9 @@ func (w *wire) Read(b []byte) (int, error) {
 func (f *follower) broken(ctx context.Context, w *wire, err error) error {
 	if err := ended(ctx, nil); err != nil {
 		return err
+	}
+	if w.err == errFraming {
+		return failf(spec.FetchTooLarge, "more than %d bytes, compressed", f.Body)
 	}
 	if w.err == nil { // the bytes came, and make no sense
 		return failf(spec.FetchContentEncoding, "the gzip is broken")

@@ -12,6 +12,8 @@ import (
 	"net"
 	"net/http"
 	"runtime/debug"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -29,8 +31,13 @@ const (
 	takeWithin = 20 * time.Second
 	// retryAfter is what who is refused is told to wait, in seconds.
 	retryAfter = "1"
-	// maxConns bounds the connections of those who ask; more are closed at once.
-	maxConns = 2048
+	// maxConns bounds the connections of those who ask. One more ends the oldest that
+	// waits for nothing but what its client has to say.
+	maxConns = 1024
+	// usualRequest is what every connection may ask at the same time, in bytes; of
+	// longer requests a few are read at a time.
+	usualRequest = 2 << 10
+	longRequests = 16
 	// drainWithin is how long a server that ends waits for what is under way.
 	drainWithin = 5 * time.Second
 )
@@ -39,6 +46,7 @@ const (
 type server struct {
 	follower follower
 	slots    slots
+	long     slots // requests that are longer than usual
 	log      *slog.Logger
 	// extract is the package's own but in tests of what happens when it fails.
 	extract func(context.Context, *page, int) (text, error)
@@ -49,7 +57,7 @@ func newServer(s settings, out io.Writer) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &server{follower: follower{settings: s, roots: roots}, slots: newSlots(s.Slots), log: slog.New(slog.NewJSONHandler(out, nil)), extract: extract}, nil
+	return &server{follower: follower{settings: s, roots: roots}, slots: newSlots(s.Slots), long: newSlots(longRequests), log: slog.New(slog.NewJSONHandler(out, nil)), extract: extract}, nil
 }
 
 // serve answers until ctx ends, and then for as long as what is under way takes,
@@ -62,11 +70,14 @@ func (s *server) serve(ctx context.Context, l net.Listener) error {
 		Handler:           s,
 		ReadHeaderTimeout: askWithin,
 		ReadTimeout:       askWithin,
-		IdleTimeout:       time.Minute,
-		MaxHeaderBytes:    16 << 10,
+		MaxHeaderBytes:    4 << 10,
 		ErrorLog:          log.New(io.Discard, "", 0),
 		BaseContext:       func(net.Listener) context.Context { return base },
+		ConnContext:       func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
+		// What is asked of no path is not found, like anything else.
+		DisableGeneralOptionsHandler: true,
 	}
+	srv.SetKeepAlivesEnabled(false)
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(&bounded{Listener: l, max: maxConns}) }()
 	select {
@@ -86,6 +97,8 @@ func (s *server) serve(ctx context.Context, l net.Listener) error {
 // ServeHTTP answers one request.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	began := time.Now()
+	asker, _ := r.Context().Value(connKey{}).(*counted)
+	asker.set(asking)
 	switch {
 	case r.URL.Path == "/healthz" && (r.Method == http.MethodGet || r.Method == http.MethodHead):
 		s.write(w, http.StatusOK, map[string]any{"status": "ok", "slots": cap(s.slots), "taken": s.slots.taken()})
@@ -103,7 +116,8 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.refuse(w, began, spec.FetchFailure{Error: spec.FetchNotFound, Detail: "POST " + spec.FetchPath + " or GET /healthz"})
 		return
 	}
-	asked, err := readRequest(r)
+	asked, err := s.readRequest(r)
+	asker.set(answered)
 	if err != nil {
 		s.refuse(w, began, failed(err, spec.FetchFailure{}))
 		return
@@ -115,12 +129,17 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	release, ok := s.slots.take()
 	if !ok {
-		w.Header().Set("Retry-After", retryAfter)
 		s.refuse(w, began, spec.FetchFailure{Error: spec.FetchBusy})
 		return
 	}
-	defer release()
-	answer, failure := s.answer(r.Context(), asked.URL, t)
+	answer, failure, left := s.answer(r.Context(), asked.URL, t)
+	defer func() {
+		if left == nil {
+			release()
+			return
+		}
+		go func() { <-left; release() }()
+	}()
 	if failure != nil {
 		s.refuse(w, began, *failure)
 		return
@@ -131,8 +150,26 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // readRequest is the one object that a request is.
-func readRequest(r *http.Request) (asked spec.FetchRequest, err error) {
-	body, err := io.ReadAll(io.LimitReader(r.Body, maxRequest+1))
+func (s *server) readRequest(r *http.Request) (asked spec.FetchRequest, err error) {
+	body := make([]byte, usualRequest)
+	n, err := io.ReadFull(r.Body, body)
+	body = body[:n]
+	switch err {
+	case io.EOF, io.ErrUnexpectedEOF:
+		err = nil
+		if r.ContentLength > int64(n) {
+			err = io.ErrUnexpectedEOF
+		}
+	case nil:
+		release, ok := s.long.take()
+		if !ok {
+			return asked, failf(spec.FetchBusy, "")
+		}
+		defer release()
+		var rest []byte
+		rest, err = io.ReadAll(io.LimitReader(r.Body, maxRequest+1-usualRequest))
+		body = append(body, rest...)
+	}
 	switch {
 	case err != nil:
 		return asked, failf(spec.FetchBadRequest, "it did not arrive whole")
@@ -147,28 +184,53 @@ func readRequest(r *http.Request) (asked spec.FetchRequest, err error) {
 	return asked, nil
 }
 
-// answer does the work of one slot.
-func (s *server) answer(ctx context.Context, asked string, t target) (a *spec.FetchAnswer, f *spec.FetchFailure) {
-	var hops []spec.FetchHop
-	defer func() {
-		if broken := recover(); broken != nil {
-			s.log.Error("panic", "url", asked, "what", cut(fmt.Sprint(broken), maxDetail), "stack", string(debug.Stack()))
-			a, f = nil, &spec.FetchFailure{Error: spec.FetchInternal, Detail: "a fault in corral-fetch: its log has more", URL: asked, Hops: hops}
-		}
-	}()
+// answer does the work of one slot, and takes no longer than the limit. What cannot be
+// given up in the middle is left to itself: until it is done, the slot is taken.
+func (s *server) answer(ctx context.Context, asked string, t target) (a *spec.FetchAnswer, f *spec.FetchFailure, left <-chan struct{}) {
 	total := s.follower.Total
 	ctx, cancel := context.WithTimeoutCause(ctx, total, failf(spec.FetchTimeout, "not done within %v", total))
 	defer cancel()
-	p, hops, err := s.follower.get(ctx, t)
+	var p page
+	var hops []spec.FetchHop
+	err := s.guarded(asked, func() (err error) {
+		p, hops, err = s.follower.get(ctx, t)
+		return err
+	})
 	if err == nil {
+		final, status, contentType, more := p.target.url.String(), p.status, legible(p.contentType), p.cut
 		var c text
-		if c, err = s.extract(ctx, &p, s.follower.Text); err == nil {
-			return &spec.FetchAnswer{URL: asked, FinalURL: p.target.url.String(), Status: p.status, Title: c.title, ContentMarkdown: c.markdown,
-				ContentType: legible(p.contentType), Truncated: p.cut || c.cut, Hops: hops}, nil
+		var broken error
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			broken = s.guarded(asked, func() (err error) {
+				c, err = s.extract(ctx, &p, s.follower.Text)
+				return err
+			})
+		}()
+		select {
+		case <-done:
+			if err = broken; err == nil {
+				return &spec.FetchAnswer{URL: asked, FinalURL: final, Status: status, Title: c.title, ContentMarkdown: c.markdown,
+					ContentType: contentType, Truncated: more || c.cut, Hops: hops}, nil, nil
+			}
+		case <-ctx.Done():
+			left = done
 		}
 	}
 	told := failed(ended(ctx, err), spec.FetchFailure{URL: asked, Hops: hops})
-	return nil, &told
+	return nil, &told, left
+}
+
+// guarded makes an error of a panic.
+func (s *server) guarded(asked string, work func() error) (err error) {
+	defer func() {
+		if broken := recover(); broken != nil {
+			s.log.Error("panic", "url", asked, "what", cut(fmt.Sprint(broken), maxDetail), "stack", string(debug.Stack()))
+			err = failf(spec.FetchInternal, "a fault in corral-fetch: its log has more")
+		}
+	}()
+	return work()
 }
 
 // failed is what an error is told as.
@@ -183,6 +245,9 @@ func failed(err error, told spec.FetchFailure) spec.FetchFailure {
 
 func (s *server) refuse(w http.ResponseWriter, began time.Time, f spec.FetchFailure) {
 	s.log.Info("refused", "url", f.URL, "error", f.Error, "detail", f.Detail, "ms", time.Since(began).Milliseconds(), "hops", f.Hops)
+	if f.Error == spec.FetchBusy {
+		w.Header().Set("Retry-After", retryAfter)
+	}
 	s.write(w, f.Error.Status(), f)
 }
 
@@ -198,11 +263,13 @@ func (s *server) write(w http.ResponseWriter, status int, doc any) {
 	_ = control.Flush()
 }
 
-// bounded closes what is beyond a number of connections.
+// bounded bounds the connections. Who comes when there are as many as there may be
+// ends the oldest that has not asked yet: nobody keeps others out by saying nothing.
 type bounded struct {
 	net.Listener
-	max  int64
-	open atomic.Int64
+	max  int
+	mu   sync.Mutex
+	open []*counted // oldest first
 }
 
 func (b *bounded) Accept() (net.Conn, error) {
@@ -211,24 +278,66 @@ func (b *bounded) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if b.open.Add(1) > b.max {
-			b.open.Add(-1)
-			c.Close()
-			continue
+		b.mu.Lock()
+		var old *counted
+		if len(b.open) >= b.max {
+			i := slices.IndexFunc(b.open, func(c *counted) bool { return c.state.Load() != answered })
+			if i < 0 {
+				b.mu.Unlock()
+				c.Close()
+				continue
+			}
+			old = b.open[i]
+			b.open = slices.Delete(b.open, i, i+1)
 		}
-		return &counted{Conn: c, open: &b.open}, nil
+		n := &counted{Conn: c, of: b}
+		b.open = append(b.open, n)
+		b.mu.Unlock()
+		if old != nil {
+			old.Conn.Close()
+		}
+		return n, nil
 	}
 }
+
+// connKey is where the context of a request has its connection.
+type connKey struct{}
+
+// What has come of a connection.
+const (
+	asking   = 1 + iota // its request is being read
+	answered            // it is read
+)
 
 type counted struct {
 	net.Conn
-	open   *atomic.Int64
-	closed atomic.Bool
+	of    *bounded
+	state atomic.Int32
+}
+
+func (c *counted) set(state int32) {
+	if c != nil { // in tests there is none
+		c.state.Store(state)
+	}
+}
+
+// errSurplus ends a connection whose client says more than one request. To look for
+// its end, the library reads on, one byte, and behind that byte it would see none.
+var errSurplus = errors.New("more than one request")
+
+func (c *counted) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if n > 0 && len(b) == 1 && c.state.Load() != 0 {
+		return 0, errSurplus
+	}
+	return n, err
 }
 
 func (c *counted) Close() error {
-	if !c.closed.Swap(true) {
-		c.open.Add(-1)
+	c.of.mu.Lock()
+	if i := slices.Index(c.of.open, c); i >= 0 {
+		c.of.open = slices.Delete(c.of.open, i, i+1)
 	}
+	c.of.mu.Unlock()
 	return c.Conn.Close()
 }

@@ -137,11 +137,12 @@ func hiddenBy(doc *html.Node) sheet {
 			var body string
 			body, css, _ = strings.Cut(rest, "}")
 			d := declarations(body)
+			hide := hides(body)
 			for selector := range strings.SplitSeq(selectors, ",") {
 				selector = strings.TrimSpace(selector)
 				m := simple.FindStringSubmatch(selector)
 				switch {
-				case m != nil && hides(body):
+				case m != nil && hide:
 					hidden[m[1]] = true
 				case d["display"] != "" && d["display"] != "none" || d["visibility"] == "visible" || d["opacity"] == "1":
 					for _, name := range naming.FindAllString(selector, -1) {

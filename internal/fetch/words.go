@@ -108,7 +108,8 @@ func lastIndex(list []atom.Atom, tag atom.Atom) int {
 var inline = map[atom.Atom]bool{
 	atom.Abbr: true, atom.Bdi: true, atom.Bdo: true, atom.Cite: true, atom.Data: true, atom.Del: true, atom.Dfn: true, atom.Ins: true, atom.Kbd: true, atom.Label: true,
 	atom.Mark: true, atom.Q: true, atom.Ruby: true, atom.Rb: true, atom.Rt: true, atom.Rp: true, atom.Samp: true, atom.Span: true, atom.Sub: true, atom.Sup: true, atom.Time: true,
-	atom.Var: true, atom.Wbr: true, atom.Img: true,
+	atom.Var: true, atom.Wbr: true, atom.Img: true, atom.Acronym: true, atom.Output: true, atom.Picture: true, atom.Slot: true,
+	atom.Math: true, atom.Mi: true, atom.Mo: true, atom.Mn: true, atom.Ms: true, atom.Mtext: true,
 }
 
 // words is the title and the text of a page that no tree is made of: a line a block,
