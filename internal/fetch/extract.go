@@ -4,9 +4,13 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"mime"
+	"regexp"
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"golang.org/x/text/encoding"
 
 	"golang.org/x/net/html/charset"
 	"golang.org/x/text/transform"
@@ -63,6 +67,46 @@ func extract(ctx context.Context, p *page, most int) (t text, err error) {
 	return t, nil
 }
 
+var (
+	xmlEncoding = regexp.MustCompile(`^(?:\xef\xbb\xbf)?\s*<\?xml[^>]*?\sencoding\s*=\s*["']([A-Za-z0-9._:-]{1,40})["']`)
+)
+
+// encodingOf is how the characters of a body are written. JSON is UTF-8 always; XML says
+// it in its first line, HTML in a meta element, and other text in neither. A body that
+// is valid UTF-8 from end to end is UTF-8 if nothing says otherwise.
+func encodingOf(body []byte, contentType string) (encoding.Encoding, string) {
+	media := mediaType(contentType)
+	head := body[:min(len(body), 1024)]
+	for _, mark := range []string{"\xef\xbb\xbf", "\xfe\xff", "\xff\xfe"} {
+		if bytes.HasPrefix(body, []byte(mark)) {
+			e, name, _ := charset.DetermineEncoding(head, "")
+			return e, name
+		}
+	}
+	if strings.HasSuffix(media, "json") {
+		return charset.Lookup("utf-8")
+	}
+	if _, params, err := mime.ParseMediaType(contentType); err == nil {
+		if e, name := charset.Lookup(params["charset"]); e != nil {
+			return e, name
+		}
+	}
+	if m := xmlEncoding.FindSubmatch(head); m != nil && (strings.HasSuffix(media, "xml")) {
+		if e, name := charset.Lookup(string(m[1])); e != nil {
+			return e, name
+		}
+	}
+	if kindOf(media) == markup {
+		if e, name, sure := charset.DetermineEncoding(head, contentType); sure || name != "windows-1252" { // which is what it says if it knows none
+			return e, name
+		}
+	}
+	if utf8.Valid(body) || strings.HasSuffix(media, "xml") {
+		return charset.Lookup("utf-8")
+	}
+	return charset.Lookup("windows-1252")
+}
+
 // decode is a body in UTF-8: by its byte order mark, or what the header says, or a
 // meta element, or what it looks like. It never grows beyond the body's own bound.
 func decode(body []byte, contentType string) (s string, more bool) {
@@ -70,10 +114,10 @@ func decode(body []byte, contentType string) (s string, more bool) {
 	if cap := defaults().Body; most < cap {
 		most = min(3*most, cap) // a byte of an 8-bit charset is at most three
 	}
-	encoding, name, _ := charset.DetermineEncoding(body[:min(len(body), 1024)], contentType)
+	coding, name := encodingOf(body, contentType)
 	var in io.Reader = bytes.NewReader(body)
 	if name != "utf-8" {
-		in = transform.NewReader(in, encoding.NewDecoder())
+		in = transform.NewReader(in, coding.NewDecoder())
 	}
 	var out strings.Builder
 	if name == "utf-8" {
@@ -88,32 +132,52 @@ func decode(body []byte, contentType string) (s string, more bool) {
 	return s, more
 }
 
-// legible is s without what nobody sees: bytes that are no characters, controls,
-// and the characters that carry hidden words in plain sight.
-func legible(s string) string {
-	bad := func(r rune) bool {
-		switch {
-		case r == '\n' || r == '\t':
-			return false
-		case r == utf8.RuneError: // a broken byte reads like one
-			return false
-		case unicode.IsControl(r), r >= 0xe0000 && r <= 0xe0fff, r == 0xfeff, r >= 0xfff9 && r <= 0xfffb:
-			return true
-		}
+// unreadable are characters that nobody sees, or that turn what is around them: they
+// carry hidden words in plain sight.
+func unreadable(r rune) bool {
+	switch {
+	case r == '\n' || r == '\t':
 		return false
+	case unicode.IsControl(r), r >= 0xe0000 && r <= 0xe0fff, r == 0xfeff, r >= 0xfff9 && r <= 0xfffb, // tags, marks of order and of notes
+		r == 0xad, r == 0x34f, r == 0x61c, r == 0x180e, r == 0x200b, r == 0x200e, r == 0x200f, // hyphens that may be, spaces without width, directions
+		r >= 0x202a && r <= 0x202e, r >= 0x2060 && r <= 0x206f,
+		r == 0x115f, r == 0x1160, r == 0x17b4, r == 0x17b5, r == 0x3164, r == 0xffa0, // fillers
+		r >= 0x1bca0 && r <= 0x1bca3, r >= 0x1d173 && r <= 0x1d17a:
+		return true
 	}
+	return false
+}
+
+// joins reports whether a character joins others or chooses how the one before it
+// looks, which scripts and emoji need.
+func joins(r rune) bool {
+	return r == 0x200c || r == 0x200d || r >= 0xfe00 && r <= 0xfe0f || r >= 0x180b && r <= 0x180d
+}
+
+// legible is s without what nobody sees: bytes that are no characters, controls, and
+// characters without a look. Of those that join others, one stands after each that is
+// seen.
+func legible(s string) string {
 	s = strings.ReplaceAll(s, "\r\n", "\n")
 	s = strings.ToValidUTF8(s, "\ufffd")
-	if strings.IndexFunc(s, bad) < 0 {
+	if strings.IndexFunc(s, func(r rune) bool { return unreadable(r) || joins(r) }) < 0 {
 		return s
 	}
+	seen := false // just before, what may be joined
+	joiners := 0
 	return strings.Map(func(r rune) rune {
 		switch {
 		case r == '\r':
-			return '\n'
-		case bad(r):
+			r = '\n'
+		case unreadable(r):
 			return -1
+		case joins(r):
+			if joiners++; !seen || joiners > 2 { // an emoji's look, and what joins it
+				return -1
+			}
+			return r
 		}
+		seen, joiners = unicode.IsGraphic(r) && !unicode.IsSpace(r) && r > unicode.MaxASCII || unicode.IsDigit(r) || r == '#' || r == '*', 0
 		return r
 	}, s)
 }

@@ -118,6 +118,11 @@ func TestPlain(t *testing.T) {
 		{"application/xml", `<?xml version="1.0"?><a>b</a>`, `<?xml version="1.0"?><a>b</a>`},
 		{"application/rss+xml", `<rss/>`, `<rss/>`},
 		{"text/plain; charset=utf-16", "\xff\xfea\x00b\x00", "ab"},
+		{"application/json", `{"a":"<meta charset=utf-16be>` + strings.Repeat("x", 1100) + `ü"}`, `{"a":"<meta charset=utf-16be>` + strings.Repeat("x", 1100) + `ü"}`},
+		{"application/xml", `<?xml version="1.0" encoding="iso-8859-2"?><a>` + "\xb1", `<?xml version="1.0" encoding="iso-8859-2"?><a>ą`},
+		{"text/plain", strings.Repeat("x", 1100) + "ü", strings.Repeat("x", 1100) + "ü"},
+		{"text/plain", "a\u200b\u202e\u2066\u00ad\u3164b \ufe00\ufe01\ufe0fc", "ab c"},
+		{"text/plain", "می\u200cخواهم ❤\ufe0f 👩\u200d👩", "می\u200cخواهم ❤\ufe0f 👩\u200d👩"},
 		{"text/plain", "a\x00b\x1b[31mc\u009b\U000e0041d", "ab[31mcd"},
 	} {
 		if got := extracted(t, []byte(tt.body), tt.contentType); got.markdown != tt.want {
@@ -125,12 +130,12 @@ func TestPlain(t *testing.T) {
 		}
 	}
 	for contentType, want := range map[string]kind{"text/html": markup, "application/xhtml+xml": markup, "text/css": unsupported, "image/svg+xml": unsupported, "image/png": unsupported, "application/pdf": unsupported,
-		"application/octet-stream": unsupported, "video/mp4": unsupported, "text/csv": unsupported, "+json": unsupported, "": unsupported} {
+		"application/octet-stream": unsupported, "video/mp4": unsupported, "text/csv": plain, "application/yaml": plain, "+json": unsupported, "": unsupported} {
 		if got := kindOf(contentType); got != want {
 			t.Errorf("%s: %v", contentType, got)
 		}
 	}
-	for header, want := range map[string]string{"Text/HTML; Charset=x": "text/html", "text/html;": "text/html", "text/html; charset=\"": "text/html", " text/plain ": "text/plain", "": ""} {
+	for header, want := range map[string]string{"Text/HTML; Charset=x": "text/html", "text/html;": "text/html", "text/html charset=utf-8": "text/html", "text/html; charset=\"": "text/html", " text/plain ": "text/plain", "": ""} {
 		if got := mediaType(header); got != want {
 			t.Errorf("%q: %q", header, got)
 		}
@@ -279,6 +284,16 @@ func TestMarkdown(t *testing.T) {
 	} {
 		if got := strings.TrimSpace(extracted(t, []byte("<body>"+tt.page), "text/html; charset=utf-8").markdown); got != tt.want {
 			t.Errorf("%s:\n%s\nwant\n%s", tt.page, got, tt.want)
+		}
+	}
+}
+
+// What a page would have browsers do is told in a sentence that the page cannot end.
+func TestRefresh(t *testing.T) {
+	for _, to := range []string{"http://a/?> SECRET <", "http://a/?)SECRET[", "http://a/?" + strings.Repeat("a", 300) + "SECRET"} {
+		got := extracted(t, []byte("<meta http-equiv=refresh content='9;url="+to+"'><p>words"), "text/html").markdown
+		if strings.Contains(got, "> SECRET") || strings.Contains(got, ")SECRET") || len(got) > 300 {
+			t.Errorf("%q", got)
 		}
 	}
 }

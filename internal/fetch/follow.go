@@ -10,6 +10,7 @@ import (
 	"net/http/httptrace"
 	"net/netip"
 	"net/textproto"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -123,7 +124,7 @@ func (f *follower) ask(ctx context.Context, t target, addrs []netip.Addr, hop *s
 		default:
 			return page{}, nil, failf(spec.FetchBadRedirect, "status %d is not followed", code)
 		}
-		location := resp.Header["Location"]
+		location := slices.Compact(slices.Clone(resp.Header["Location"])) // said twice, it is said
 		if len(location) != 1 {
 			return page{}, nil, failf(spec.FetchBadRedirect, "status %d with %d places to go to", code, len(location))
 		}

@@ -127,6 +127,9 @@ func titleOf(doc *html.Node) string {
 	return ""
 }
 
+// maxRefresh is the longest URL that a sentence of the fetcher's own holds, in bytes.
+const maxRefresh = 200
+
 // refreshOf says where a page would move a browser by itself. Nothing follows it.
 func refreshOf(doc *html.Node, at *url.URL) (note string) {
 	walk(doc, func(n *html.Node) bool {
@@ -134,7 +137,7 @@ func refreshOf(doc *html.Node, at *url.URL) (note string) {
 			return true
 		}
 		_, to, _ := strings.Cut(attr(n, "content"), "=")
-		if u := absolute(at, strings.Trim(to, ` '"`)); u != "" {
+		if u := destination(absolute(at, strings.Trim(to, ` '"`))); u != "" && len(u) <= maxRefresh {
 			note = "This page moves browsers on to <" + u + ">, which was not followed.\n\n"
 		}
 		return true

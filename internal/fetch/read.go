@@ -31,7 +31,8 @@ func kindOf(mediaType string) kind {
 	switch mediaType {
 	case "text/html", "application/xhtml+xml":
 		return markup
-	case "text/plain", "text/markdown", "text/x-markdown", "application/json", "text/json", "application/xml", "text/xml":
+	case "text/plain", "text/markdown", "text/x-markdown", "application/json", "text/json", "application/xml", "text/xml",
+		"text/csv", "text/tab-separated-values", "text/yaml", "text/x-yaml", "application/yaml", "application/x-yaml", "text/x-python", "text/x-rst", "text/prs.fallenstein.rst", "text/calendar", "application/x-ndjson", "application/jsonl":
 		return plain
 	}
 	top, sub, _ := strings.Cut(mediaType, "/")
@@ -47,7 +48,7 @@ func mediaType(header string) string {
 	t, _, err := mime.ParseMediaType(header)
 	if err != nil && !errors.Is(err, mime.ErrInvalidMediaParameter) {
 		t, _, _ = strings.Cut(header, ";")
-		t = strings.ToLower(strings.TrimSpace(t))
+		t, _, _ = strings.Cut(strings.ToLower(strings.TrimSpace(t)), " ") // "text/html charset=utf-8"
 	}
 	return t
 }
@@ -67,7 +68,7 @@ func (f *follower) read(ctx context.Context, resp *http.Response, p *page) error
 		return failf(spec.FetchContentEncoding, "more than one coding")
 	default:
 		switch coding := strings.ToLower(strings.TrimSpace(codings[0])); coding {
-		case "", "identity":
+		case "", "identity", "none", "utf-8": // the last two are no codings, and mean that there is none
 		case "gzip", "x-gzip":
 			gzipped = true
 		default:
