@@ -354,6 +354,40 @@ func TestRequests(t *testing.T) {
 	}
 }
 
+// A request that breaks off is none, also where what came of it would make one.
+func TestBrokenRequests(t *testing.T) {
+	a := serving(t, nil)
+	whole := `{"url": "http://` + otherHost + `/"}`
+	long := whole + strings.Repeat(" ", 2*usualRequest)
+	chunk := func(s string) string { return fmt.Sprintf("%x\r\n%s\r\n", len(s), s) }
+	for _, tt := range []struct{ what, headers, body string }{
+		{"a length that it has not", fmt.Sprintf("Content-Length: %d", len(whole)+1), whole},
+		{"a longer one", fmt.Sprintf("Content-Length: %d", len(long)+1), long},
+		{"chunks without an end", "Transfer-Encoding: chunked", chunk(whole)},
+		{"longer chunks", "Transfer-Encoding: chunked", chunk(long)},
+		{"a chunk that breaks off", "Transfer-Encoding: chunked", "fff\r\n" + whole},
+		{"half the end", "Transfer-Encoding: chunked", chunk(whole) + "0\r\n"},
+		{"no number", "Transfer-Encoding: chunked", chunk(whole) + "x\r\n"},
+	} {
+		c, err := net.Dial("tcp", strings.TrimPrefix(a.at, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: x\r\n%s\r\n\r\n%s", spec.FetchPath, tt.headers, tt.body)
+		if err := c.(*net.TCPConn).CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		b, err := io.ReadAll(c)
+		c.Close()
+		if err != nil || !strings.Contains(string(b), `"error":"`+string(spec.FetchBadRequest)+`"`) {
+			t.Errorf("%s: %v, %s", tt.what, err, b)
+		}
+	}
+	if n := len(a.dialled()); n != 0 {
+		t.Errorf("dialled %v", a.dialled())
+	}
+}
+
 // Each answer is one line of the log, with every hop.
 func TestLog(t *testing.T) {
 	a := serving(t, nil)

@@ -151,16 +151,8 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // readRequest is the one object that a request is.
 func (s *server) readRequest(r *http.Request) (asked spec.FetchRequest, err error) {
-	body := make([]byte, usualRequest)
-	n, err := io.ReadFull(r.Body, body)
-	body = body[:n]
-	switch err {
-	case io.EOF, io.ErrUnexpectedEOF:
-		err = nil
-		if r.ContentLength > int64(n) {
-			err = io.ErrUnexpectedEOF
-		}
-	case nil:
+	body, err := io.ReadAll(io.LimitReader(r.Body, usualRequest))
+	if err == nil && len(body) == usualRequest {
 		release, ok := s.long.take()
 		if !ok {
 			return asked, failf(spec.FetchBusy, "")

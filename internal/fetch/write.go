@@ -5,7 +5,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"golang.org/x/net/html"
 	"golang.org/x/net/html/atom"
@@ -636,11 +635,4 @@ func (w *writer) row(tr *html.Node, held []int) (columns int) {
 	w.cell = false
 	w.line(1)
 	return columns
-}
-
-// escaped is a line of text that reads as it is, wherever it stands.
-func escaped(s string) string {
-	w := &writer{ctx: context.Background(), most: 4 * len(s) * utf8.UTFMax}
-	w.text(s)
-	return string(w.out)
 }
