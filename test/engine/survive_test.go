@@ -403,6 +403,9 @@ func (x *trial) sweep(fails failure, r *rand.Rand, whole bool, args ...string) {
 		gate, agent := x.identity(x.gate()), x.identity(x.agent())
 		p, got := x.struck(n, fails, args...)
 		if p.calls.Load() < int64(n) {
+			if args[0] == "down" { // with fewer calls than before it did all that it does
+				x.comesUp("after a corral down that nothing was failed of")
+			}
 			continue
 		}
 		struck++
