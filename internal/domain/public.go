@@ -41,8 +41,8 @@ func NotPublic(name string) string {
 			return "it has an empty label"
 		case len(l) > maxLabel:
 			return "a label of it is longer than 63 characters"
-		case strings.Trim(l, "abcdefghijklmnopqrstuvwxyz0123456789-") != "", l[0] == '-', l[len(l)-1] == '-':
-			return "names of hosts are of letters, digits and hyphens"
+		case strings.Trim(l, "abcdefghijklmnopqrstuvwxyz0123456789-_") != "", strings.IndexByte("-_", l[0]) >= 0, strings.IndexByte("-_", l[len(l)-1]) >= 0:
+			return "names of hosts are of letters, digits and hyphens, some hold underscores"
 		}
 	}
 	top := labels[len(labels)-1]

@@ -29,7 +29,7 @@ func TestNotPublic(t *testing.T) {
 		{"nas.home.arpa.", "arpa"}, {"1.0.0.10.in-addr.arpa.", "arpa"}, {"arpa.net.", ""},
 		{"vault.internal.", "private network"}, {"internal.io.", ""}, {"x.corp.", "private network"}, {"x.home.", "private network"}, {"x.lan.", "private network"},
 		{"com.", "single label"}, {"metadata.", "single label"}, {".", "empty label"},
-		{"_dmarc.example.com.", "letters, digits and hyphens"}, {"a_b.example.com.", "letters"}, {`a\.b.com.`, "letters"}, {`a\032b.com.`, "letters"}, {"*.example.com.", "letters"},
+		{"_dmarc.example.com.", "letters, digits and hyphens"}, {"a_b.example.com.", ""}, {"_.example.com.", "letters"}, {"a_.example.com.", "letters"}, {"a._tcp.example.com.", "letters"}, {`a\.b.com.`, "letters"}, {`a\032b.com.`, "letters"}, {"*.example.com.", "letters"},
 		{"kubernetes.default.svc.", "cluster"}, {"svc.dev.", ""},
 		{"-a.com.", "letters"}, {"a-.com.", "letters"},
 		{"127.0.0.1.", "number"}, {"a.1.", "number"}, {"a.0x7f.", "number"},

@@ -34,7 +34,7 @@ func sound(t *testing.T, what string, to target) {
 		t.Fatalf("%q became %q, address %v", what, to.url, to.addr)
 	}
 	if to.name != "" {
-		if again, err := domain.Parse(host); err != nil || again != to.name || host != to.name || domain.NotPublic(host) != "" || strings.Trim(host, "abcdefghijklmnopqrstuvwxyz0123456789-.") != "" {
+		if again, err := domain.Parse(host); err != nil || again != to.name || host != to.name || domain.NotPublic(host) != "" || strings.Trim(host, "abcdefghijklmnopqrstuvwxyz0123456789-_.") != "" {
 			t.Fatalf("%q became %q, %q, %v", what, host, again, err)
 		}
 	}
@@ -48,7 +48,7 @@ func FuzzTarget(f *testing.F) {
 	for _, v := range vectors(f, urlClasses...) {
 		f.Add(v.url(f))
 	}
-	for _, s := range []string{"https://example.com", "http://Example.COM.:80/a b?q#f", "http://bücher.example.org/ü?ü", "http://[2001:4860:4860::8888]:443/%2e%2e/", "http://a.b/%zz", "http://a.com?x", "http://a.com#x"} {
+	for _, s := range []string{"https://example.com", "http://Example.COM.:80/a b?q#f", "http://bücher.example.org/ü?ü", "http://[2001:4860:4860::8888]:443/%2e%2e/", "http://a.b/%zz", "http://a_b.example.com/100%", "http://a.com?x", "http://a.com#x"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
@@ -144,6 +144,39 @@ func FuzzEstimate(f *testing.F) {
 		walk(doc, func(*html.Node) bool { nodes++; return true })
 		if nodes > guess {
 			t.Fatalf("%d nodes, estimated %d: %q", nodes, guess, s)
+		}
+	})
+}
+
+// FuzzSheet reads any sheet, and ends.
+func FuzzSheet(f *testing.F) {
+	for _, css := range []string{"@charset 'x';<!--.a{display:none}-->", ".a:not(.b,#c)>d~e[f^='g' i]{all:unset;margin:1px 2px}", "@media (min-width:1px){.a{&.b{opacity:0}}}", "@keyframes x{to{opacity:1}}.a{animation:x both", `.\\61 \\`, ".a{color:rgb(0 0 0/0);background:url('x", "/*", ".a{\"", "a+b>c d{inset:1px}"} {
+		f.Add(css, "color:#fff;background:white")
+	}
+	f.Fuzz(func(t *testing.T, css, inline string) {
+		if len(css)+len(inline) > 8<<10 {
+			return
+		}
+		doc, err := html.Parse(strings.NewReader("<div id=c class='a b'><p class=b>x<b>y</b></p><e f=g>z</div>"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, treeless := range []bool{false, true} {
+			s := newSheet()
+			s.treeless = treeless
+			if n := s.add(css, "", ""); n != len(css) || len(s.rules) > maxRules {
+				t.Fatalf("%d bytes, %d rules", n, len(s.rules))
+			}
+			walk(doc, func(n *html.Node) bool {
+				if n.Type == html.ElementNode {
+					n.Attr = append(n.Attr, html.Attribute{Key: "style", Val: inline})
+					s.look(n, veil{})
+				}
+				return true
+			})
+			if s.steps > maxSteps+1<<16 {
+				t.Fatalf("%d steps", s.steps)
+			}
 		}
 	})
 }

@@ -21,7 +21,7 @@ const enough = 0.7
 // Of more than about so many bytes of text it gives the beginning, and says so.
 func markdown(ctx context.Context, content string, at *url.URL, most int) (title, text string, more bool, err error) {
 	if !affordable(content) {
-		title, text, more = words(content, most)
+		title, text, more = words(ctx, content, most)
 		return title, text, more, ended(ctx, nil)
 	}
 	var note string
@@ -36,7 +36,7 @@ func markdown(ctx context.Context, content string, at *url.URL, most int) (title
 	}
 	doc, err := tree()
 	if err != nil { // deeper than the parser goes, or out of time
-		title, text, more = words(content, most)
+		title, text, more = words(ctx, content, most)
 		return title, text, more, ended(ctx, nil)
 	}
 	title = titleOf(doc)
@@ -155,7 +155,7 @@ const (
 // absolute is a link as it has to be written elsewhere; empty if it leads to no page.
 // A user name in it is nobody's business.
 func absolute(at *url.URL, ref string) string {
-	u, err := at.Parse(strings.TrimSpace(ref))
+	u, err := at.Parse(percented(strings.TrimSpace(ref)))
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" && u.Scheme != "mailto" || len(ref) > maxURL {
 		return ""
 	}
@@ -260,20 +260,11 @@ func clean(doc *html.Node, at *url.URL) {
 			at = u
 		}
 	}
-	sheet := hiddenBy(doc)
+	dropUnseen(doc)
 	links := maxLinks
 	walk(doc, func(n *html.Node) bool {
-		switch n.Type {
-		case html.CommentNode, html.DoctypeNode:
-			n.Parent.RemoveChild(n)
-			return false
-		case html.ElementNode:
-		default:
+		if n.Type != html.ElementNode {
 			return true
-		}
-		if unseen(n) || sheet.hides(n) {
-			n.Parent.RemoveChild(n)
-			return false
 		}
 		kept := n.Attr[:0]
 		for _, a := range n.Attr {

@@ -48,7 +48,7 @@ func mediaType(header string) string {
 	t, _, err := mime.ParseMediaType(header)
 	if err != nil && !errors.Is(err, mime.ErrInvalidMediaParameter) {
 		t, _, _ = strings.Cut(header, ";")
-		t, _, _ = strings.Cut(strings.ToLower(strings.TrimSpace(t)), " ") // "text/html charset=utf-8"
+		t, _ = splitAt(strings.ToLower(strings.TrimSpace(t)), " ,") // "text/html charset=utf-8", "text/html, text/html"
 	}
 	return t
 }

@@ -227,6 +227,27 @@ func TestRedirectChains(t *testing.T) {
 	}
 }
 
+// Places that are the same are one, and paths are understood as people write them.
+func TestPlaces(t *testing.T) {
+	a := serving(t, nil)
+	for headers, want := range map[string]string{
+		"Location: http://" + otherHost + "/100%\r\nLocation: http://" + otherHost + "/100%\r\n": "http://" + otherHost + "/100%25",
+		"Location: http://" + otherHost + "/a\r\nLocation: http://" + otherHost + "/b\r\n":       "",
+		"Location: http://" + otherHost + "/%zz%20%?%\r\n":                                       "http://" + otherHost + "/%25zz%20%25?%",
+	} {
+		a.raw("HTTP/1.1 302 Found\r\n" + headers + "Content-Length: 0\r\n\r\n")
+		got := a.get("http://" + hopHost + "/")
+		if got.FinalURL != want || want == "" && got.reason() != spec.FetchBadRedirect {
+			t.Errorf("%q: %v", headers, got)
+		}
+	}
+	name := "a_b." + otherHost
+	a.lab.DNS.Set(name, lab.A(otherAddr))
+	if got := a.get("http://" + name + "/50%-off?q=5%"); got.FinalURL != "http://"+name+"/50%25-off?q=5%" {
+		t.Error(got)
+	}
+}
+
 // R058: what a name server may say, in order and in form.
 func TestDNSVectors(t *testing.T) {
 	const name = "x.evil.test"
@@ -615,6 +636,12 @@ func TestCodings(t *testing.T) {
 		{"Content-Encoding: identity\r\n", "the text", ""},
 		{"Content-Encoding: gzip\r\n", whole + whole, ""},
 		{"Content-Encoding: gzip\r\n", "", ""},
+		{"Content-Encoding: gzip\r\n", whole + strings.Repeat("\x00", 1000), ""},
+		{"Content-Encoding: gzip\r\n", whole + strings.Repeat("\x00", 6<<20), spec.FetchTooLarge},
+		{"Content-Encoding: gzip\r\n", whole + "\x00" + whole, spec.FetchContentEncoding},
+		{"Content-Encoding: none\r\n", "the text", ""},
+		{"Content-Encoding: utf-8\r\n", "the text", ""},
+		{"Content-Encoding: \r\n", "the text", ""},
 		{"Content-Encoding: br\r\n", "x", spec.FetchContentEncoding},
 		{"Content-Encoding: deflate\r\n", "x", spec.FetchContentEncoding},
 		{"Content-Encoding: gzip\r\nContent-Encoding: gzip\r\n", whole, spec.FetchContentEncoding},
@@ -644,7 +671,7 @@ func TestCompanyCA(t *testing.T) {
 // whatever is written into it.
 func TestNamesThatAreNotAskedFor(t *testing.T) {
 	a := serving(t, nil)
-	for _, name := range []string{"secret.internal", "secret.corp", "secret.local", "secret.localhost", "secret", "secret.home.arpa", "secret.svc", "a_b.evil.test", strings.Repeat("s", 64) + ".evil.test",
+	for _, name := range []string{"secret.internal", "secret.corp", "secret.local", "secret.localhost", "secret", "secret.home.arpa", "secret.svc", "_b.evil.test", "b_.evil.test", strings.Repeat("s", 64) + ".evil.test",
 		strings.Repeat("secret.", 40) + "evil.test", "-s.evil.test", "s..evil.test", "secret.123", "secret.onion", "researcher", "corral-host", "host.docker.internal", "secret.example", "secret.invalid"} {
 		if got := a.get("http://" + name + "/"); got.reason() != spec.FetchBlocked && got.reason() != spec.FetchInvalidURL {
 			t.Errorf("%s: %v", name, got)

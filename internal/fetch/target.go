@@ -122,7 +122,7 @@ func parse(s string, ports []uint16) (target, error) {
 	if !strings.HasPrefix(rest, "/") {
 		rest = "/" + rest
 	}
-	u, err := url.Parse(scheme + "://" + host + rest)
+	u, err := url.Parse(scheme + "://" + host + percented(rest))
 	switch {
 	case err != nil:
 		return invalid("its path cannot be read")
@@ -131,6 +131,20 @@ func parse(s string, ports []uint16) (target, error) {
 	}
 	t.url = u
 	return t, nil
+}
+
+// escapes are what is an escape, or looks like the beginning of one.
+var escapes = regexp.MustCompile(`%([0-9A-Fa-f]{2})?`)
+
+// percented is a URL in whose path every % begins an escape: people write 100% there.
+func percented(s string) string {
+	path, rest := splitAt(s, "?#")
+	return escapes.ReplaceAllStringFunc(path, func(e string) string {
+		if e == "%" {
+			return "%25"
+		}
+		return e
+	}) + rest
 }
 
 // splitAt cuts s before the first of the characters.
@@ -167,7 +181,7 @@ func (t target) next(location string, ports []uint16) (target, error) {
 	case strings.HasPrefix(location, "//"):
 		location = t.url.Scheme + ":" + location
 	case !schemeWord.MatchString(location):
-		ref, err := url.Parse(location)
+		ref, err := url.Parse(percented(location))
 		if err != nil || ref.Host != "" || ref.Scheme != "" || ref.Opaque != "" {
 			return broken("it cannot be read")
 		}

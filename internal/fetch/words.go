@@ -1,6 +1,8 @@
 package fetch
 
 import (
+	"context"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -113,33 +115,27 @@ var inline = map[atom.Atom]bool{
 }
 
 // words is the title and the text of a page that no tree is made of: a line a block,
-// up to about so many bytes, and whether there is more.
-func words(content string, most int) (title, text string, more bool) {
+// up to so many bytes, and whether there is more.
+func words(ctx context.Context, content string, most int) (title, text string, more bool) {
+	w := &writer{ctx: ctx, most: most}
 	z := html.NewTokenizer(strings.NewReader(content))
-	var b strings.Builder
-	within := "" // the element that is not shown, and how many of its name are open
-	depth := 0
+	u := &unclosed{sheet: sheetIn(content), outside: map[string]int{}}
 	inTitle := false
-	ended := true // the line
-	endLine := func() {
-		if !ended {
-			b.WriteByte('\n')
-			ended = true
+	for tokens := 0; !w.done(); tokens++ {
+		if tokens%1024 == 0 && ctx.Err() != nil {
+			break
 		}
-	}
-	for b.Len() < most {
-		switch z.Next() {
+		switch kind := z.Next(); kind {
 		case html.ErrorToken:
-			return title, tidy(b.String()), false
+			return title, string(w.out) + "\n", false
+		case html.DoctypeToken:
+			u.standard = strings.EqualFold(strings.TrimSpace(string(z.Text())), "html")
 		case html.TextToken:
 			switch {
 			case inTitle:
 				title = cut(title+string(z.Text()), maxField)
-			case depth == 0:
-				if t := string(z.Text()); strings.TrimSpace(t) != "" || !ended {
-					b.WriteString(strings.ReplaceAll(cut(t, most), "\n", " "))
-					ended = false
-				}
+			case len(u.hidden) == 0:
+				w.text(string(z.Text()))
 			}
 		case html.StartTagToken, html.SelfClosingTagToken:
 			name, next := z.TagName()
@@ -147,52 +143,196 @@ func words(content string, most int) (title, text string, more bool) {
 			for next {
 				var key, value []byte
 				key, value, next = z.TagAttr()
-				switch k := string(key); k {
-				case "hidden", "aria-hidden", "style", "class", "type", "open":
-					n.Attr = append(n.Attr, html.Attribute{Key: k, Val: string(value)})
+				if len(n.Attr) < maxAttrs {
+					n.Attr = append(n.Attr, html.Attribute{Key: string(key), Val: string(value)})
 				}
 			}
-			tag := n.DataAtom
-			if depth > 0 && n.Data == within {
-				if !implied[tag] {
-					depth++
-					continue
-				}
-				depth = 0 // the one before ends here
-			}
-			switch {
-			case depth > 0:
-			case tag == atom.Title:
+			if n.DataAtom == atom.Title && len(u.hidden) == 0 {
 				inTitle = title == ""
-			case !void[tag] && unseen(n):
-				within, depth = n.Data, 1
-			case !formatting[tag] && !inline[tag]:
-				endLine()
+				continue
+			}
+			if u.start(n, kind == html.SelfClosingTagToken) && blockwise(n.DataAtom) {
+				w.line(1)
 			}
 		case html.EndTagToken:
 			name, _ := z.TagName()
 			tag := atom.Lookup(name)
-			switch {
-			case tag == atom.Title:
+			if tag == atom.Title {
 				inTitle = false
-			case depth > 0 && string(name) == within:
-				depth--
-			case depth == 0 && !formatting[tag] && !inline[tag]:
-				endLine()
+				continue
+			}
+			if u.end(string(name)) && blockwise(tag) {
+				w.line(1)
 			}
 		}
 	}
-	return title, tidy(b.String()), true
+	return title, string(w.out) + "\n", true
 }
 
-// tidy makes one blank of several, and leaves out empty lines.
-func tidy(s string) string {
-	var b strings.Builder
-	for line := range strings.Lines(s) {
-		if line = strings.Join(strings.Fields(line), " "); line != "" {
-			b.WriteString(line)
-			b.WriteByte('\n')
+func blockwise(tag atom.Atom) bool { return tag != 0 && !formatting[tag] && !inline[tag] }
+
+// sheetIn reads the style elements of a page that no tree is made of.
+func sheetIn(content string) *sheet {
+	s := newSheet()
+	s.treeless = true
+	if !styleTag.MatchString(content) {
+		return s
+	}
+	left := maxSheet
+	var mediaType, media string
+	inStyle := false
+	for z := html.NewTokenizer(strings.NewReader(content)); left > 0; {
+		switch z.Next() {
+		case html.ErrorToken:
+			return s
+		case html.TextToken:
+			if inStyle {
+				left -= s.add(cut(string(z.Text()), left), mediaType, media)
+			}
+		case html.StartTagToken:
+			name, next := z.TagName()
+			if inStyle = string(name) == "style"; !inStyle {
+				continue
+			}
+			mediaType, media = "", ""
+			for next {
+				var key, value []byte
+				key, value, next = z.TagAttr()
+				switch string(key) {
+				case "type":
+					mediaType = string(value)
+				case "media":
+					media = string(value)
+				}
+			}
+		case html.EndTagToken:
+			inStyle = false
 		}
 	}
-	return b.String()
+	return s
+}
+
+var styleTag = regexp.MustCompile(`(?i)<style[\s/>]`)
+
+// Bounds on what is remembered of a page that no tree is made of.
+const (
+	maxAttrs   = 32  // of an element
+	maxHidden  = 512 // elements in one that is hidden
+	maxOutside = 1000
+)
+
+// unclosed tells, of a page that no tree is made of, which elements are hidden: where one
+// ends, as browsers end it, or later.
+type unclosed struct {
+	sheet    *sheet
+	standard bool           // a table ends a paragraph
+	hidden   []string       // the element that is hidden, and those that are open in it
+	lost     bool           // there were more of them than are remembered: nothing more is shown
+	outside  map[string]int // how many elements of a name are open around it
+}
+
+// ends are what the start of an element ends that has no end tag, and what it does not
+// look beyond.
+var (
+	listBounds  = []string{"ul", "ol", "dl", "menu", "dir", "nav", "aside", "header", "footer", "figure", "form", "table", "td", "th", "caption", "template", "object", "blockquote", "section", "article", "main", "fieldset", "details"}
+	tableBounds = []string{"table", "template"}
+	paraBounds  = []string{"table", "td", "th", "caption", "template", "object", "button", "applet", "marquee", "html"}
+	ends        = map[string]struct{ what, bounds []string }{
+		"li": {[]string{"li"}, listBounds}, "dt": {[]string{"dt", "dd"}, listBounds}, "dd": {[]string{"dt", "dd"}, listBounds},
+		"td": {[]string{"td", "th"}, append(tableBounds, "tr")}, "th": {[]string{"td", "th"}, append(tableBounds, "tr")},
+		"tr": {[]string{"tr"}, tableBounds}, "tbody": {[]string{"tbody", "thead", "tfoot"}, tableBounds}, "thead": {[]string{"tbody", "thead", "tfoot"}, tableBounds}, "tfoot": {[]string{"tbody", "thead", "tfoot"}, tableBounds},
+		"option": {[]string{"option"}, []string{"select", "datalist"}}, "optgroup": {[]string{"option", "optgroup"}, []string{"select"}},
+		"rt": {[]string{"rt", "rp"}, []string{"ruby"}}, "rp": {[]string{"rt", "rp"}, []string{"ruby"}},
+	}
+	endsParagraph = map[string]bool{"address": true, "article": true, "aside": true, "blockquote": true, "center": true, "details": true, "dialog": true, "dir": true, "div": true, "dl": true, "dt": true, "dd": true,
+		"fieldset": true, "figcaption": true, "figure": true, "footer": true, "form": true, "h1": true, "h2": true, "h3": true, "h4": true, "h5": true, "h6": true, "header": true, "hgroup": true, "hr": true, "li": true, "listing": true,
+		"main": true, "menu": true, "nav": true, "ol": true, "p": true, "pre": true, "search": true, "section": true, "summary": true, "ul": true, "xmp": true}
+)
+
+// endUpTo ends the innermost hidden element of some names, if no bound is in it.
+func (u *unclosed) endUpTo(names, bounds []string) (ended bool) {
+	for i := len(u.hidden) - 1; i >= 0 && !u.lost; i-- {
+		if slices.Contains(names, u.hidden[i]) {
+			u.hidden = u.hidden[:i]
+			return true
+		}
+		if slices.Contains(bounds, u.hidden[i]) {
+			return false
+		}
+	}
+	return false
+}
+
+// start reports whether an element that begins is shown.
+func (u *unclosed) start(n *html.Node, closed bool) bool {
+	if len(u.hidden) > 0 {
+		if endsParagraph[n.Data] || n.Data == "table" && u.standard {
+			u.endUpTo([]string{"p"}, paraBounds)
+		}
+		if e, ok := ends[n.Data]; ok {
+			u.endUpTo(e.what, e.bounds)
+		}
+	}
+	foreign := n.DataAtom == atom.Svg || n.DataAtom == atom.Math || slices.Contains(u.hidden, "svg") || slices.Contains(u.hidden, "math")
+	holds := !void[n.DataAtom] && !(closed && foreign)
+	if len(u.hidden) == 0 {
+		out := false
+		if n.DataAtom != atom.Html && n.DataAtom != atom.Head && n.DataAtom != atom.Body {
+			out = unseen(n) || n.DataAtom == atom.Rp
+			if !out {
+				var v veil
+				out, v = u.sheet.look(n, veil{})
+				out = out || v != veil{}
+			}
+		}
+		if !out {
+			if holds && (len(u.outside) < maxOutside || u.outside[n.Data] > 0) {
+				u.outside[n.Data]++
+			}
+			return true
+		}
+	}
+	if holds {
+		if len(u.hidden) >= maxHidden {
+			u.lost = true
+			return false
+		}
+		u.hidden = append(u.hidden, n.Data)
+	}
+	return false
+}
+
+// end reports whether an element that ends was shown.
+func (u *unclosed) end(name string) bool {
+	if len(u.hidden) == 0 {
+		if u.outside[name] > 0 {
+			u.outside[name]--
+		}
+		return true
+	}
+	bounds := paraBounds
+	if name == "li" {
+		bounds = listBounds
+	}
+	if slices.Contains(paraBounds, name) {
+		bounds = tableBounds
+		if name == "table" || name == "html" {
+			bounds = []string{"template"}
+		}
+	}
+	if u.lost || u.endUpTo([]string{name}, bounds) {
+		return false
+	}
+	// What is around it ends, and so does what is hidden, unless browsers begin that again.
+	for i := len(u.hidden) - 1; i >= 0; i-- {
+		if slices.Contains(bounds, u.hidden[i]) {
+			return false
+		}
+	}
+	if u.outside[name] > 0 && !formatting[atom.Lookup([]byte(u.hidden[0]))] && !formatting[atom.Lookup([]byte(name))] {
+		u.outside[name]--
+		u.hidden = u.hidden[:0]
+		return true
+	}
+	return false
 }
