@@ -751,6 +751,9 @@ func (h *healing) serve(ctx context.Context, p part, planned plan.Service, now *
 		switch err := h.engine.Begun(ctx, service.ID); {
 		case errors.Is(err, engine.ErrHandover):
 			why = err.Error()
+		case errors.As(err, new(*engine.Ended)): // since it was listed, as by a stop that was on its way
+			service.Running, service.State = false, "exited"
+			why, again = serviceWrong(service, differs, status.Instance, unbound)
 		case err != nil:
 			return stayed(err)
 		default:
