@@ -417,7 +417,7 @@ func parseCompound(s string, depth int) (c compound, rest string, weight int, v 
 			end := scan(s[1:], "]") + 1
 			m := attribute.FindStringSubmatch(unescaped(s[1:min(end, len(s))]))
 			s = s[min(end+1, len(s)):]
-			if m == nil {
+			if m == nil || strings.HasSuffix(strings.ToLower(m[1]), "-cloak") { // a script takes that off at once
 				return c, "", 0, no
 			}
 			c.tests = append(c.tests, test{attr: true, name: strings.ToLower(m[1]), op: m[2], value: strings.ToLower(m[3] + m[4] + m[5])})
@@ -622,6 +622,16 @@ func (s *sheet) holds(r *rule, i int, n *html.Node) bool {
 	return false
 }
 
+// hiddenRules are what frameworks have for names that hide: the sheets that they stand in
+// are elsewhere, behind the page's own.
+var (
+	none        = declaration{name: "display", value: "none"}
+	hiddenRules = [2]rule{
+		{weight: ofClass, order: maxRules, hides: true, sets: []declaration{none}},
+		{weight: ofClass, order: maxRules, hides: true, sets: []declaration{{name: "display", value: "none", important: true}}},
+	}
+)
+
 // look reports whether an element is out of sight with all that is in it, by what it
 // says itself and by the sheet, and else what it passes on.
 func (s *sheet) look(n *html.Node, above veil) (gone bool, below veil) {
@@ -638,13 +648,16 @@ func (s *sheet) look(n *html.Node, above veil) (gone bool, below veil) {
 			s.gather(n, "."+strings.ToLower(name))
 		}
 	}
-	named := byName(n, names)
-	inline := attr(n, "style")
-	if len(s.found) == 0 && named == nil && inline == "" {
-		return false, above
+	for i, pattern := range []*regexp.Regexp{hiddenName, hiddenFirm} {
+		if names != "" && named(names, pattern) {
+			s.found = append(s.found, &hiddenRules[i])
+		}
 	}
-	for _, d := range named {
-		s.style.set(d)
+	inline := attr(n, "style")
+	if has(n, "hidden") {
+		s.style.set(none)
+	} else if len(s.found) == 0 && inline == "" {
+		return false, above
 	}
 	slices.SortFunc(s.found, func(a, b *rule) int { return cmp.Or(cmp.Compare(a.weight, b.weight), cmp.Compare(a.order, b.order)) })
 	for _, r := range s.found {

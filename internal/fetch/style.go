@@ -181,6 +181,8 @@ func declarations(block string) (found []declaration) {
 var (
 	displays     = regexp.MustCompile(`^(none|contents|((inline|block|run-in|flow|flow-root|table|flex|grid|ruby|math|list-item|inline-block|inline-table|inline-flex|inline-grid|-webkit-(inline-)?(box|flex)|-ms-(inline-)?(flexbox|grid)|table-(row|row-group|header-group|footer-group|column|column-group|cell|caption)|ruby-(base|text)(-container)?)( |$)){1,3})$`)
 	visibilities = regexp.MustCompile(`^(visible|hidden|collapse)$`)
+	sizes        = regexp.MustCompile(`^(xx-small|x-small|small|medium|large|x-large|xx-large|xxx-large|smaller|larger|math)$`)
+	overflows    = regexp.MustCompile(`^((visible|hidden|clip|scroll|auto|overlay)( |$)){1,2}$`)
 	global       = regexp.MustCompile(`^(inherit|initial|unset|revert|revert-layer)$`)
 	unknowable   = regexp.MustCompile(`(^|[^a-z-])(var|env|attr|if|calc|min|max|clamp)\(`)
 )
@@ -204,9 +206,14 @@ func valid(name, value string) bool {
 	case "position":
 		ok = value == "static" || value == "relative" || value == "absolute" || value == "fixed" || strings.HasSuffix(value, "sticky")
 	case "left", "right", "top", "bottom", "text-indent", "margin-left", "margin-top", "height", "width", "max-height", "max-width":
-		_, _, ok = quantity(value)
-		ok = ok || strings.Trim(value, "abcdefghijklmnopqrstuvwxyz-") == "" || strings.Contains(value, " ") || strings.Contains(value, "(")
-	case "color":
+		ok = isLength(value) || strings.Trim(value, "abcdefghijklmnopqrstuvwxyz-") == "" || strings.Contains(value, " ") || strings.Contains(value, "(")
+	case "font-size":
+		ok = isLength(value) || sizes.MatchString(value) || strings.Contains(value, "(")
+	case "content-visibility", "overflow", "overflow-x", "overflow-y":
+		ok = overflows.MatchString(value)
+	case "clip", "clip-path", "transform", "filter", "scale", "translate":
+		ok = value == "none" || value == "auto" || strings.Contains(value, "(") || value[0] <= '9'
+	case "color", "background-color", "-webkit-text-fill-color":
 		ok = strings.Trim(value, "abcdefghijklmnopqrstuvwxyz") == "" || value[0] == '#' || strings.Contains(value, "(")
 	}
 	return ok
@@ -266,7 +273,14 @@ func quantity(value string) (n float64, unit string, ok bool) {
 
 // inPixels are the lengths that do not depend on what is around; those of a window are
 // for one of usual size.
-var inPixels = map[string]float64{"": 1, "px": 1, "pt": 4. / 3, "pc": 16, "in": 96, "cm": 37.8, "mm": 3.78, "em": 16, "rem": 16, "ex": 8, "ch": 8, "vw": 12.8, "vh": 8, "vmin": 8, "vmax": 12.8}
+var inPixels = map[string]float64{"": 1, "px": 1, "pt": 4. / 3, "pc": 16, "in": 96, "cm": 37.8, "mm": 3.78, "em": 16, "rem": 16, "ex": 8, "ch": 8, "vw": 12.8, "vh": 8, "vmin": 8, "vmax": 12.8,
+	"dvw": 12.8, "dvh": 8, "svw": 12.8, "svh": 8, "lvw": 12.8, "lvh": 8, "vi": 12.8, "vb": 8, "cqw": 12.8, "cqh": 8, "cqi": 12.8, "cqb": 8, "q": 0.94, "lh": 20, "rlh": 20, "ic": 16, "cap": 12}
+
+func isLength(value string) bool {
+	_, unit, ok := quantity(value)
+	_, known := inPixels[unit]
+	return ok && (known || unit == "%")
+}
 
 // pixels is a length; a part of what is around has none.
 func pixels(value string) (px float64, ok bool) {

@@ -73,6 +73,10 @@ func TestSheets(t *testing.T) {
 		{page: `<style>:is(.a,.q):not(:hover){display:none}</style><p class=q>TEXT`},
 		{page: `<style>x-q:not(:defined){display:none}</style><x-q>TEXT</x-q>`, shown: true},
 		{page: `<style>[data-q="1"]{display:none}</style><p data-q=1>TEXT`},
+		{page: `<style>[v-cloak]{display:none}</style><p v-cloak>TEXT`, shown: true}, // until a script has run
+		{page: `<style>.modal{display:flex}</style><p class="modal hidden">TEXT`},
+		{page: `<style>.modal{display:flex}[hidden]{display:none}</style><p class=modal hidden>TEXT`},
+		{page: `<style>p.hidden.on{display:flex}</style><p class="hidden on">TEXT`, shown: true},
 		{page: `<style>[data-q^=a]{display:none}</style><p data-q=b>TEXT`, shown: true},
 		{page: `<style>.q:nth-child(n){display:none}</style><p class=q>TEXT`},
 		{page: `<style>p:empty{display:none}</style><p>TEXT`, shown: true},
@@ -115,9 +119,9 @@ func TestSheets(t *testing.T) {
 func TestNames(t *testing.T) {
 	for attrs, want := range map[string]bool{
 		`class="hidden"`: false, `class="d-none"`: false, `class="a is-hidden b"`: false, `class="sr-only"`: false, `class="visually-hidden-focusable"`: false, `class="sr-only focus:not-sr-only"`: false,
-		`class="hidden md:block"`: true, `class="d-none d-md-block"`: true, `class="hidden lg:inline-flex"`: true, `class="sr-only sm:not-sr-only"`: true, `class="d-none d-xl-table-cell"`: true,
+		`class="hidden md:block"`: true, `class="d-none d-md-block"`: true, `class="hidden lg:inline-flex"`: true, `class="hidden min-[40rem]:block"`: true, `class="hidden [&>p]:block"`: false, `class="sr-only sm:not-sr-only"`: true, `class="d-none d-xl-table-cell"`: true,
 		`class="hidden md:hidden"`: false, `class="d-none d-print-block"`: false, `class="hidden print:block"`: false, `class="hidden dark:block"`: false, `class="hidden hover:block"`: false,
-		`class="hidden" style="display:flex"`: true, `hidden`: false, `hidden=until-found`: false, `hidden style="display:block"`: true, `popover`: false, `popover=manual`: false, `aria-hidden=" TRUE "`: false, `aria-hidden=false`: true,
+		`class="hidden" style="display:flex"`: true, `class="d-none" style="display:flex"`: false, `class="d-none" style="display:flex!important"`: true, `hidden`: false, `hidden=until-found`: false, `hidden style="display:block"`: true, `popover`: false, `popover=manual`: false, `aria-hidden=" TRUE "`: false, `aria-hidden=false`: true,
 	} {
 		for _, end := range []string{"", treeless} {
 			if got := passes(t, "<div "+attrs+">TEXT</div>"+end); got != want {

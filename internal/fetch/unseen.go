@@ -21,8 +21,9 @@ var silent = map[atom.Atom]bool{
 // and those that take it back on a screen of some width.
 var (
 	readerOnly  = regexp.MustCompile(`^(sr-only|visually-?hidden(-focusable)?|screen-reader-text|screenreader|element-invisible)$`)
-	hiddenName  = regexp.MustCompile(`^(d-none|is-hidden|hidden)$`)
-	shownAnyway = regexp.MustCompile(`^((min-)?(sm|md|lg|xl|2xl|\[[^]]{1,20}\]):!?(block|inline|inline-block|flex|inline-flex|grid|inline-grid|contents|list-item|flow-root|table(-[a-z-]+)?|not-sr-only)|d-(sm|md|lg|xl|xxl)-(block|inline|inline-block|flex|inline-flex|grid|inline-grid|table(-row|-cell)?))$`)
+	hiddenName  = regexp.MustCompile(`^hidden$`)
+	hiddenFirm  = regexp.MustCompile(`^(d-none|is-hidden)$`) // by frameworks that call it important
+	shownAnyway = regexp.MustCompile(`^((sm|md|lg|xl|2xl|min-\[[^]]{1,20}\]):!?(block|inline|inline-block|flex|inline-flex|grid|inline-grid|contents|list-item|flow-root|table(-[a-z-]+)?|not-sr-only)|d-(sm|md|lg|xl|xxl)-(block|inline|inline-block|flex|inline-flex|grid|inline-grid|table(-row|-cell)?))$`)
 )
 
 // maxWord is the longest of those names, in bytes.
@@ -31,18 +32,15 @@ const maxWord = 48
 // named reports whether one of the names of a class attribute matches, and none takes
 // it back.
 func named(class string, pattern *regexp.Regexp) bool {
-	found := false
-	for word := range strings.FieldsSeq(class) {
-		if len(word) > maxWord {
-			continue
+	matches := func(re *regexp.Regexp) bool {
+		for word := range strings.FieldsSeq(class) {
+			if len(word) <= maxWord && re.MatchString(strings.ToLower(word)) {
+				return true
+			}
 		}
-		word = strings.ToLower(word)
-		if shownAnyway.MatchString(word) {
-			return false
-		}
-		found = found || pattern.MatchString(word)
+		return false
 	}
-	return found
+	return matches(pattern) && !matches(shownAnyway)
 }
 
 // unseen reports whether an element says of itself that it is not shown, whatever style
@@ -75,14 +73,6 @@ func bracket(n *html.Node) bool {
 	s := strings.TrimSpace(textOf(n))
 	r, size := utf8.DecodeRuneInString(s)
 	return size == len(s) && (s == "" || unicode.IsPunct(r))
-}
-
-// byName is the style that an element has by its name or its attributes.
-func byName(n *html.Node, class string) []declaration {
-	if has(n, "hidden") || named(class, hiddenName) {
-		return []declaration{{name: "display", value: "none"}}
-	}
-	return nil
 }
 
 // dropUnseen takes away what a reader of the page would not see.
