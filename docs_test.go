@@ -129,11 +129,12 @@ func TestEnginesNameConditions(t *testing.T) {
 // moving are the files whose strings make a terminal do something, with what sees to
 // it that only a terminal gets them whose person wants that.
 var moving = map[string]string{
-	"internal/cli/progress.go": "the line that is written over: moving asks for the terminal, NO_COLOR and TERM",
-	"internal/cli/demo.go":     "paint asks colour, which is moving",
-	"internal/cli/run.go":      "restore asks for the terminal and TERM; it paints nothing",
-	"internal/report/text.go":  "its caller says whether it may paint",
-	"internal/engine/image.go": "a pattern that takes colours out of what a builder said",
+	"internal/cli/progress.go":  "the line that is written over: moving asks for the terminal, NO_COLOR and TERM",
+	"internal/cli/demo.go":      "paint asks colour, which is moving",
+	"internal/cli/run.go":       "before asks for the terminal and TERM; it paints nothing",
+	"internal/report/text.go":   "its caller says whether it may paint",
+	"internal/engine/leaver.go": "what a terminal sends, to be known",
+	"internal/engine/image.go":  "a pattern that takes colours out of what a builder said",
 }
 
 // Nothing else does.

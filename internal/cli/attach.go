@@ -12,7 +12,6 @@ import (
 	"github.com/corral-sandbox/corral/internal/engine"
 	"github.com/corral-sandbox/corral/internal/exit"
 	"github.com/corral-sandbox/corral/internal/host"
-	"github.com/corral-sandbox/corral/internal/printable"
 	"github.com/corral-sandbox/corral/internal/spelling"
 	"github.com/corral-sandbox/corral/internal/state"
 )
@@ -33,7 +32,8 @@ one: corral logs has those before. Bytes come as the agent writes them, with
 whatever that makes a terminal do. More than one may sit at the same agent.
 
 Where standard input is no terminal, what comes is typed, and its end leaves
-nothing: a signal does, or the agent's end.
+nothing: a signal does, or the agent's end. Where only standard output is none,
+lines are typed, and Ctrl-C leaves it running.
 
 As long as somebody does, corral up asks before it ends what they sit at, and a
 corral up --watch waits with a change of the policy that would. The exit status
@@ -96,14 +96,13 @@ func (a *app) sit(ctx context.Context, name, flag string, input bool) error {
 		a.sayf("%s: %s (%s)", health.Service, health.State, cure(service, ""))
 	case tty && input:
 		a.sayf("%s of %s: %s leaves it running", name, service.Sandbox, keys)
-	case tty, terminal(a.in): // what is typed comes in lines, and Ctrl-C is corral's
+	case terminal(a.in): // without a screen what is typed comes in lines, and Ctrl-C is corral's
 		a.sayf("%s of %s: Ctrl-C leaves it running", name, service.Sandbox)
 	}
+	errs := a.unhold(false)
 	told := a.tellLoss(ctx, e, gate.ID, service.ID, tty)
-	code, err := e.Console(ctx, service.ID, engine.Console{Leave: typed, Input: input}, a.in, a.out, a.err)
-	if tty {
-		a.restore()
-	}
+	code, err := e.Console(ctx, service.ID, engine.Console{Leave: typed, Input: input}, a.in, a.out, errs)
+	a.restore()
 	told()
 	switch {
 	case errors.Is(err, engine.ErrLeft):
@@ -199,11 +198,7 @@ func (a *app) tellLoss(ctx context.Context, e *engine.Engine, gate, service stri
 		if !lost {
 			return
 		}
-		begin, end := "", "\n"
-		if raw {
-			begin, end = heard+"\r\n", "\r\n"
-		}
-		fmt.Fprintf(a.err, "%scorral: the gate ended (%s): the agent has no network any more until corral up makes both anew%s", begin, printable.Escape(why), end)
+		a.interject(raw, fmt.Sprintf("the gate ended (%s): the agent has no network any more until corral up makes both anew", why))
 	}()
 	return func() {
 		stop()

@@ -43,8 +43,9 @@ type app struct {
 	sure     bool   // --yes: what somebody sits at may be ended, or purged
 	hooked   bool   // hooks ran for the start that is under way, or are not to
 
-	live    *live    // the line that is written over, nil where there is none
-	timings *timings // nil where nobody asked
+	late    []*unheld // what may not have been taken yet
+	live    *live     // the line that is written over, nil where there is none
+	timings *timings  // nil where nobody asked
 }
 
 // Main runs one command line.
@@ -55,6 +56,7 @@ func Main(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args [
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
+	defer a.flush(ctx)
 	return a.report(root.ExecuteContext(ctx))
 }
 
@@ -496,6 +498,9 @@ func forAnother(members []engine.Member, p *project) error {
 
 // terminal reports whether a stream is one.
 func terminal(stream any) bool {
+	if u, is := stream.(*unheld); is {
+		stream = u.to
+	}
 	f, ok := stream.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
 }

@@ -26,9 +26,10 @@ func (a *app) logs() *cobra.Command {
 		Short: "Print what the agent, or the gate, has written",
 		Long: `Prints what the engine kept of the output of services that are up: of all but the
 gates, unless some are named (main is the agent, gate its gate). Where it is more
-than one, each line begins with whose it is. It comes as the agent wrote it, with
-whatever it makes a terminal do; corral logs | less is safe to read. The engine
-keeps lines: of a program that draws on the whole screen there may be nothing.
+than one, each line begins with whose it is, and what would act on a terminal is
+escaped. Of one alone it comes as it was written, with whatever it makes a
+terminal do until the end; corral logs | less is safe to read. The engine keeps
+lines: of a program that draws on the whole screen there may be nothing.
 
 With --follow it goes on until all of them have ended; in an always-on sandbox
 until that is taken down: what is started again or made anew is followed, too.`,
@@ -92,13 +93,37 @@ func (a *app) showLogs(ctx context.Context, names []string, which engine.LogRang
 	if len(l.names) == 0 {
 		return exit.Failedf("corral up heals it", "only the gate is there: corral logs gate says what it has written")
 	}
-	if terminal(a.out) { // what an agent wrote is written as it was
+	l.errs = a.unhold(true)
+	if l.acts() {
 		defer a.restore()
 	}
-	if !which.Follow {
-		return l.once(ctx, members)
+	return leavable(ctx, func() error {
+		if !which.Follow {
+			return l.once(ctx, members)
+		}
+		return l.follow(ctx)
+	})
+}
+
+// leaveAfter is how long what is to end may still take.
+const leaveAfter = time.Second
+
+// leavable does something that ends with ctx unless it stands still: that is left to the
+// end of the process.
+func leavable(ctx context.Context, do func() error) error {
+	ended := make(chan error, 1)
+	go func() { ended <- do() }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
 	}
-	return l.follow(ctx)
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(leaveAfter):
+		return context.Cause(ctx)
+	}
 }
 
 // reader reads what the services of one sandbox write.
@@ -108,6 +133,7 @@ type reader struct {
 	file   string
 	names  []string
 	which  engine.LogRange
+	errs   io.Writer // standard error itself
 
 	mu sync.Mutex // of what is written
 
@@ -141,7 +167,7 @@ func (l *reader) once(ctx context.Context, members []engine.Member) error {
 
 // read passes on one container's output.
 func (l *reader) read(ctx context.Context, m engine.Member, which engine.LogRange) error {
-	out, errs := l.writer(m, l.out), l.writer(m, l.err)
+	out, errs := l.writer(m, l.out), l.writer(m, l.errs)
 	err := l.engine.Logs(ctx, m.ID, which, out, errs)
 	return errors.Join(err, out.Close(), errs.Close())
 }
@@ -209,10 +235,21 @@ func (l *reader) follow(ctx context.Context) error {
 		}
 		if is, err := wanted(l.file); !lasting || err == nil && !is {
 			if lasting {
+				l.calmed()
 				l.sayf("it was taken down")
 			}
 			return nil
 		}
+	}
+}
+
+// acts says whether what is read can act on the terminal.
+func (l *reader) acts() bool { return len(l.names) == 1 && terminal(l.out) }
+
+// calmed is for what is said while more may come.
+func (l *reader) calmed() {
+	if l.acts() {
+		l.calm()
 	}
 }
 
@@ -224,6 +261,7 @@ func (l *reader) tell(ctx context.Context, m engine.Member) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.calmed()
 	l.sayf("%s ended (%s): what comes in its place is followed", spoken(m), why)
 }
 
@@ -259,7 +297,7 @@ type nobodyReads struct{ error }
 func (e *nobodyReads) Unwrap() error { return e.error }
 
 // writer passes on what one container writes: as it is if it is the only one, else
-// line by line, each with whose it is.
+// line by line, each with whose it is and escaped: none can look like another's.
 func (l *reader) writer(m engine.Member, to io.Writer) *lines {
 	w := &lines{mu: &l.mu, to: to}
 	if len(l.names) > 1 {
@@ -272,8 +310,8 @@ func (l *reader) writer(m engine.Member, to io.Writer) *lines {
 // mostOfALine bounds what is kept of a line that does not end.
 const mostOfALine = 64 << 10
 
-// lines writes a prefix before each line, and each line in one piece: what would move
-// the cursor is made visible, so that no line looks like another one's.
+// lines writes a prefix before each line, and each line in one piece, escaped but for
+// tabs.
 type lines struct {
 	mu     *sync.Mutex
 	to     io.Writer
@@ -308,18 +346,12 @@ func (w *lines) Close() error {
 
 // end writes the line that is there.
 func (w *lines) end() error {
-	line := []byte(w.prefix + plainLine(string(w.rest)) + "\n")
-	w.rest = w.rest[:0]
-	return w.pass(line)
-}
-
-// plainLine is a line with all but tabs made visible that is not to be seen.
-func plainLine(s string) string {
-	parts := strings.Split(s, "\t")
-	for i, p := range parts {
-		parts[i] = printable.Escape(p)
+	cells := strings.Split(strings.TrimSuffix(string(w.rest), "\r"), "\t")
+	for i, c := range cells {
+		cells[i] = printable.Escape(c)
 	}
-	return strings.Join(parts, "\t")
+	w.rest = w.rest[:0]
+	return w.pass([]byte(w.prefix + strings.Join(cells, "\t") + "\n"))
 }
 
 func (w *lines) pass(b []byte) error {

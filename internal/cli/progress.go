@@ -33,7 +33,8 @@ func (a *app) watcher() engine.Watcher {
 		return func() {}
 	}}
 	if a.live == nil && moving(a.err) {
-		a.live = &live{w: a.err, columns: func() int { return columns(a.err) }}
+		errs := a.err
+		a.live = &live{w: errs, columns: func() int { return columns(errs) }}
 	}
 	if a.live != nil {
 		w.Working = a.live.working
@@ -133,8 +134,21 @@ func (l *live) over(write func()) {
 	write()
 }
 
+// through draws the line by another writer from here on.
+func (l *live) through(w io.Writer) {
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.w = w
+}
+
 // columns is how wide a terminal is; plenty where there is none.
 func columns(stream any) int {
+	if u, is := stream.(*unheld); is {
+		stream = u.to
+	}
 	if f, ok := stream.(*os.File); ok {
 		if width, _, err := term.GetSize(int(f.Fd())); err == nil && width > 0 {
 			return width

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 
@@ -69,17 +70,16 @@ func (a *app) runAgent(ctx context.Context, p *project, e *engine.Engine, args [
 	}
 	g, id := up.gate(), up.agent()
 	a.timings.lap("first look at the repositories")
+	errs := a.unhold(!t.TTY)
 	lost := a.guard(ctx, e, g, id, t.TTY)
 	seen := a.timeHandover(ctx, e, id)
-	code, err := e.Attach(ctx, id, t, a.in, a.out, a.err)
+	code, err := e.Attach(ctx, id, t, a.in, a.out, errs)
 	if seen() {
 		a.timings.lap("agent, to its end")
 	} else {
 		a.timings.lap("handover and agent, to its end")
 	}
-	if t.TTY {
-		a.restore()
-	}
+	a.restore()
 	var denied []string
 	if why := lost(); why == "" {
 		denied = a.denied(ctx, e, g, p)
@@ -135,13 +135,9 @@ func (a *app) guard(ctx context.Context, e *engine.Engine, g *engine.Gate, servi
 			said <- ""
 			return
 		}
-		begin, end := "", "\n"
-		if raw { // whatever the agent draws, and leaves open: on a line of its own
-			begin, end = heard+"\r\n", "\r\n"
-		}
-		fmt.Fprintf(a.err, "%scorral: the gate ended (%s): the agent has no network any more and is ended%s", begin, printable.Escape(why), end)
+		a.interject(raw, fmt.Sprintf("the gate ended (%s): the agent has no network any more and is ended", why))
 		if err := e.Stop(ctx, service); err != nil && ctx.Err() == nil {
-			fmt.Fprintf(a.err, "%scorral: %s%s", begin, printable.Escape(engine.Plain(err.Error())), end)
+			a.interject(raw, engine.Plain(err.Error()))
 		}
 		said <- why
 	}()
@@ -151,30 +147,70 @@ func (a *app) guard(ctx context.Context, e *engine.Engine, g *engine.Gate, servi
 	}
 }
 
+// heard ends whatever string (DCS, OSC, APC, PM, SOS) an agent has begun and not ended:
+// a terminal would take everything that follows for a part of it.
+const heard = "\x18\x1b\\"
+
 // sane brings a terminal back to where what corral says can be seen, whatever
 // the agent left it in: the main screen, a soft reset, plain characters.
 // It also takes back what a program that did not clear up has asked for: the mouse,
-// pasted text in brackets, word of who has the focus, a hidden cursor.
+// pasted text in brackets, word of who has the focus, keys as sequences, colours turned
+// round, an output that waits, a hidden cursor.
 // Where there was only the main screen, leaving the other one would put the cursor where
-// it was saved last: so it is saved first.
-// First of all what it left open is ended, a string that would swallow the rest say, and
-// keys are written as ever again.
-const sane = heard + "\x1b[<u\x1b[=0u\x1b[>4m" + "\x1b7\x1b[?1049l\r\x1b[!p\x1b[0m" + "\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?2004l\x1b[?1004l\x1b[?25h"
+// it was saved last: so it is saved first. Either screen may have its own keys.
+const sane = heard + "\x1b7" + plainKeys + "\x1b[?1049l\r" + plainKeys + "\x1b[!p\x1b[0m" +
+	"\x1b[?9l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1005l\x1b[?1006l\x1b[?1015l\x1b[?1016l" +
+	"\x1b[?2004l\x1b[?1004l\x1b[?2026l\x1b[?5l\x1b[?25h"
 
-// heard ends whatever sequence or string a terminal is in the middle of, of which what
-// comes next would be a part.
-const heard = "\x18\x1b\\"
+// plainKeys makes a terminal send keys as it did: all of kitty's stack goes, and
+// modifyOtherKeys.
+const plainKeys = "\x1b[<99u\x1b[<u\x1b[=0u\x1b[>4m"
 
 // restore does so, where corral may write such things. It paints nothing, so NO_COLOR
 // says nothing of it. What the agent asked of the terminal and was answered late is not
 // left for the person's shell to take for what they typed.
 func (a *app) restore() {
-	if f, is := a.in.(*os.File); is {
+	if f, is := a.in.(*os.File); is && terminal(a.out) {
 		_ = unix.IoctlSetInt(int(f.Fd()), unix.TCFLSH, unix.TCIFLUSH)
 	}
-	if terminal(a.err) && os.Getenv("TERM") != "dumb" {
-		fmt.Fprint(a.err, sane)
+	switch {
+	case terminal(a.err):
+		a.calm()
+	case terminal(a.out):
+		out := unheldTo(a.out, false)
+		a.late = append(a.late, out)
+		fmt.Fprint(out, a.before(out))
 	}
+}
+
+// calm does so for what is said next on standard error, if that is a terminal.
+func (a *app) calm() {
+	if s := a.before(a.err); s != "" {
+		fmt.Fprint(a.err, s)
+	}
+}
+
+// before is what to write to a stream before anything of corral's, where an agent may
+// have written to it. Where standard output is no terminal, a pager may have the terminal
+// that standard error is: then it is only made visible.
+func (a *app) before(to io.Writer) string {
+	switch {
+	case !terminal(to) || os.Getenv("TERM") == "dumb":
+		return ""
+	case !terminal(a.out):
+		return heard + "\x1b[0m"
+	}
+	return sane
+}
+
+// interject says something while an agent writes to the same terminal, whatever it draws
+// there: on a line of its own.
+func (a *app) interject(raw bool, what string) {
+	begin, end := "", "\n"
+	if raw {
+		begin, end = "\r\n", "\r\n"
+	}
+	fmt.Fprint(a.err, a.before(a.err)+begin+"corral: "+printable.Escape(what)+end)
 }
 
 // denied says in one line what the agent asked for and did not get, or why that

@@ -72,10 +72,9 @@ func (a *app) enter(ctx context.Context, p *project, e *engine.Engine, args []st
 	}
 	defer a.sitting(service)()
 	t := engine.Terminal{TTY: terminal(a.in) && terminal(a.out), Stdin: true}
-	code, err := e.Beside(ctx, service.ID, args, env, t, a.in, a.out, a.err)
-	if t.TTY {
-		a.restore()
-	}
+	errs := a.unhold(!t.TTY)
+	code, err := e.Beside(ctx, service.ID, args, env, t, a.in, a.out, errs)
+	a.restore()
 	if err != nil {
 		return err
 	}

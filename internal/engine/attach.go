@@ -51,10 +51,21 @@ func (e *Engine) Attach(ctx context.Context, id string, t Terminal, stdin io.Rea
 	if ctx.Err() != nil {
 		return -1, context.Cause(ctx)
 	}
-	resized := make(chan os.Signal, 1)
-	if t.TTY { // the docker command listens from a moment on only
+	resized, continued := make(chan os.Signal, 1), make(chan os.Signal, 1)
+	raw := rawTerminal{}
+	if t.TTY { // the docker command listens from a moment on only, and sets raw mode once
 		signal.Notify(resized, syscall.SIGWINCH)
 		defer signal.Stop(resized)
+		if f := terminalOf(stdin); f != nil {
+			before, err := term.GetState(int(f.Fd()))
+			if err != nil {
+				return -1, fmt.Errorf("terminal: %w", err)
+			}
+			raw = rawTerminal{f, before}
+			defer raw.restore()
+		}
+		signal.Notify(continued, syscall.SIGCONT)
+		defer signal.Stop(continued)
 	}
 	cmd := exec.Command("docker", "--host", e.host, "start", "--attach", "--interactive", "--detach-keys", detachKeys, id)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, stdout, stderr
@@ -84,6 +95,9 @@ func (e *Engine) Attach(ctx context.Context, id string, t Terminal, stdin io.Rea
 		select {
 		case err := <-ended:
 			return e.outcome(ctx, id, err)
+		case <-continued:
+			raw.again()
+			e.sizeConsole(ctx, id, stdout, 0)
 		case <-resized:
 			e.sizeConsole(ctx, id, stdout, 0)
 			again = time.After(redraw) // what the docker command read before may come after
@@ -167,6 +181,9 @@ func (e *Engine) Beside(ctx context.Context, id string, args, env []string, t Te
 	resized := make(chan os.Signal, 1)
 	signal.Notify(resized, syscall.SIGWINCH)
 	defer signal.Stop(resized)
+	continued := make(chan os.Signal, 1)
+	signal.Notify(continued, syscall.SIGCONT)
+	defer signal.Stop(continued)
 	defer exit.Hold()()
 	if ctx.Err() != nil {
 		return -1, context.Cause(ctx)
@@ -185,12 +202,12 @@ func (e *Engine) Beside(ctx context.Context, id string, args, env []string, t Te
 		return -1, e.unlessTakenDown(ctx, id, fmt.Errorf("service: %w", err))
 	}
 	defer conn.Close()
+	raw := rawTerminal{}
 	if f, ok := stdin.(*os.File); ok && t.TTY {
-		before, err := term.MakeRaw(int(f.Fd()))
-		if err != nil {
-			return -1, fmt.Errorf("terminal: %w", err)
+		if raw, err = makeRaw(f); err != nil {
+			return -1, err
 		}
-		defer func() { _ = term.Restore(int(f.Fd()), before) }()
+		defer raw.restore()
 		select {
 		case resized <- syscall.SIGWINCH: // it has no size yet
 		default: // the window changed meanwhile, which says the same
@@ -212,7 +229,7 @@ func (e *Engine) Beside(ctx context.Context, id string, args, env []string, t Te
 		}
 		ended <- err
 	}()
-	var again, hungUp <-chan time.Time
+	var again, hungUp, stuck <-chan time.Time
 	givenUp := false
 	for asked, sized := 0, 0; ; {
 		select {
@@ -229,6 +246,13 @@ func (e *Engine) Beside(ctx context.Context, id string, args, env []string, t Te
 			if givenUp = !e.kill(ctx, id, created.ID, syscall.SIGKILL); givenUp {
 				conn.Close()
 			}
+			stuck = time.After(settle)
+		case <-stuck:
+			return -1, errors.New("nobody takes the output any more: what ran was ended, and what it said last is lost")
+		case <-continued:
+			raw.again()
+			sized = 0
+			again = time.After(0)
 		case <-resized:
 			sized = 0
 			again = time.After(0)
@@ -246,6 +270,7 @@ func (e *Engine) Beside(ctx context.Context, id string, args, env []string, t Te
 			}
 			if asked > patience {
 				sent = syscall.SIGKILL
+				stuck = time.After(settle)
 			}
 			if givenUp = !e.kill(ctx, id, created.ID, sent); givenUp {
 				conn.Close()

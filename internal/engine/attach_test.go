@@ -2,6 +2,7 @@ package engine
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -13,8 +14,10 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/creack/pty"
+	"golang.org/x/sys/unix"
 )
 
 // A window that is resized at any moment before a command is attached neither
@@ -135,5 +138,230 @@ func TestSignalBeforeTheProcessIsKnown(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// rawNow says whether a terminal passes keys as bytes.
+func rawNow(t *testing.T, f *os.File) bool {
+	t.Helper()
+	got, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got.Lflag&(unix.ICANON|unix.ISIG|unix.ECHO) == 0
+}
+
+// A shell that brings back what was stopped has set the terminal to what it needs itself:
+// it passes keys as bytes again, and has its size. At the end it is as it was.
+func TestRawAgainAfterAStop(t *testing.T) {
+	for _, how := range []string{"console", "beside"} {
+		t.Run(how, func(t *testing.T) {
+			screen, ours, err := pty.Open()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer screen.Close()
+			defer ours.Close()
+			if err := pty.Setsize(ours, &pty.Winsize{Rows: 44, Cols: 99}); err != nil {
+				t.Fatal(err)
+			}
+			cooked, err := unix.IoctlGetTermios(int(ours.Fd()), unix.TCGETS)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sized, done := make(chan string, 100), make(chan struct{})
+			e := answered(t, func(w http.ResponseWriter, r *http.Request, path string) {
+				switch path {
+				case "/containers/c/exec":
+					w.WriteHeader(http.StatusCreated)
+					io.WriteString(w, `{"Id":"x"}`)
+				case "/exec/x/start", "/containers/c/attach":
+					_, _ = io.Copy(io.Discard, r.Body)
+					conn, _, err := w.(http.Hijacker).Hijack()
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					fmt.Fprint(conn, "HTTP/1.1 101 UPGRADED\r\nContent-Type: application/vnd.docker.raw-stream\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n")
+					<-done
+					conn.Close()
+				case "/exec/x/resize", "/containers/c/resize":
+					sized <- r.URL.Query().Get("h") + "x" + r.URL.Query().Get("w")
+				case "/exec/x/json":
+					io.WriteString(w, `{"ID":"x","Running":false,"ExitCode":7}`)
+				case "/containers/c/json":
+					state := `{"Status":"running","Running":true}`
+					select {
+					case <-done:
+						if how == "console" {
+							state = `{"Status":"exited","ExitCode":7}`
+						}
+					default:
+					}
+					io.WriteString(w, `{"Id":"c","Config":{"Tty":true,"OpenStdin":true},"State":`+state+`}`)
+				default:
+					t.Errorf("asked for %s", path)
+				}
+			})
+			ctx, cancel := context.WithTimeout(t.Context(), answerWithin)
+			defer cancel()
+			end := sync.OnceFunc(func() { close(done) })
+			context.AfterFunc(ctx, end)
+			size := func() {
+				t.Helper()
+				for {
+					select {
+					case got := <-sized:
+						if got == "44x99" {
+							return
+						}
+					case <-ctx.Done():
+						t.Fatal("it is given no size")
+					}
+				}
+			}
+			ended := make(chan string, 1)
+			go func() {
+				code, err := 0, error(nil)
+				if how == "console" {
+					code, err = e.Console(ctx, "c", Console{Leave: []byte{16, 17}, Input: true}, ours, ours, ours)
+				} else {
+					code, err = e.Beside(ctx, "c", []string{"sh"}, nil, Terminal{TTY: true}, ours, ours, ours)
+				}
+				ended <- fmt.Sprint(code, " ", err)
+			}()
+			size()
+			if !rawNow(t, ours) {
+				t.Error("it is not raw at first")
+			}
+			if err := unix.IoctlSetTermios(int(ours.Fd()), unix.TCSETS, cooked); err != nil {
+				t.Fatal(err)
+			}
+			if err := syscall.Kill(os.Getpid(), syscall.SIGCONT); err != nil {
+				t.Fatal(err)
+			}
+			size()
+			if !rawNow(t, ours) {
+				t.Error("it is not raw again")
+			}
+			end()
+			if got := <-ended; got != "7 <nil>" {
+				t.Error(got)
+			}
+			if rawNow(t, ours) {
+				t.Error("it is left raw")
+			}
+		})
+	}
+}
+
+// Who does not see what they type has their terminal as it was: Ctrl-C is a signal.
+func TestNotRawWithoutAScreen(t *testing.T) {
+	screen, ours, err := pty.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer screen.Close()
+	defer ours.Close()
+	e := answered(t, func(w http.ResponseWriter, r *http.Request, path string) {
+		switch path {
+		case "/containers/c/attach":
+			if rawNow(t, ours) {
+				t.Error("raw before it is connected")
+			}
+			_, _ = io.Copy(io.Discard, r.Body)
+			conn, _, err := w.(http.Hijacker).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			fmt.Fprint(conn, "HTTP/1.1 101 UPGRADED\r\nContent-Type: application/vnd.docker.raw-stream\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\nhello")
+			conn.Close()
+		case "/containers/c/json":
+			io.WriteString(w, `{"Id":"c","Config":{"Tty":true,"OpenStdin":true},"State":{"Status":"exited","ExitCode":7}}`)
+		default:
+			t.Errorf("asked for %s", path)
+		}
+	})
+	raw := false
+	_, _ = e.Console(t.Context(), "c", Console{Leave: []byte{16, 17}, Input: true}, ours, writing(func() { raw = rawNow(t, ours) }), io.Discard)
+	if raw {
+		t.Error("it is raw")
+	}
+}
+
+// writing is called for each write.
+type writing func()
+
+func (w writing) Write(b []byte) (int, error) {
+	w()
+	return len(b), nil
+}
+
+// What stands still beside an agent, because nobody takes what it says, is left by whoever
+// says so often enough, or whose terminal goes.
+func TestBesideThatStalls(t *testing.T) {
+	other, ours, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ours.Close()
+	defer other.Close()
+	sleeper := exec.Command("sleep", "600")
+	sleeper.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := sleeper.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = sleeper.Process.Kill(); _ = sleeper.Wait() }()
+	done, asking := make(chan struct{}), make(chan struct{}, 1)
+	e := answered(t, func(w http.ResponseWriter, r *http.Request, path string) {
+		switch path {
+		case "/containers/:/exec": // it is in the group of every process
+			w.WriteHeader(http.StatusCreated)
+			io.WriteString(w, `{"Id":"x"}`)
+		case "/exec/x/start":
+			_, _ = io.Copy(io.Discard, r.Body)
+			conn, _, err := w.(http.Hijacker).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer conn.Close()
+			fmt.Fprint(conn, "HTTP/1.1 101 UPGRADED\r\nContent-Type: application/vnd.docker.raw-stream\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n")
+			_, _ = conn.Write(bytes.Repeat([]byte("x"), 1<<20)) // more than a pipe has room for
+			<-done
+		case "/exec/x/json":
+			fmt.Fprintf(w, `{"ID":"x","Running":true,"Pid":%d}`, sleeper.Process.Pid)
+			asking <- struct{}{}
+		default:
+			t.Errorf("asked for %s", path)
+		}
+	})
+	defer close(done)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := e.Beside(t.Context(), ":", []string{"sh"}, nil, Terminal{TTY: true}, strings.NewReader(""), ours, io.Discard)
+		ended <- err
+	}()
+	if _, err := other.Read(make([]byte, 1)); err != nil { // it is there
+		t.Fatal(err)
+	}
+	for range patience + 1 {
+		if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-asking:
+		case <-t.Context().Done():
+			t.Fatal("nothing is sent on")
+		}
+	}
+	select {
+	case err := <-ended:
+		if err == nil || !strings.Contains(err.Error(), "nobody takes the output any more") {
+			t.Error(err)
+		}
+	case <-time.After(answerWithin):
+		t.Fatal("it stands still")
 	}
 }

@@ -24,7 +24,7 @@ import (
 // Console is how a person sits down at a service that is up.
 type Console struct {
 	Leave []byte // what is typed to leave it; nothing leaves it if it is empty
-	Input bool   // what is typed goes there
+	Input bool   // what is typed goes there, a terminal in raw mode if stdout is one too
 }
 
 // ErrLeft is a console that the person left. The service goes on.
@@ -45,16 +45,25 @@ const (
 	stallRoom = 1 << 20
 	// stallAfter is how long it may take nothing while there is no more room.
 	stallAfter = 5 * time.Second
+	// dropWithin is how long what is being written is waited for by who leaves.
+	dropWithin = time.Second
 )
 
 // unstalled passes on what is written without waiting for it to be taken, as long as
 // there is room. Once to has taken nothing for stallAfter and the room is full, it calls
 // stalled and takes nothing more.
+//
+// Whoever leaves meanwhile drops the rest.
 func unstalled(to io.Writer, stalled func()) *staller {
 	s := &staller{to: to, stalled: stalled, changed: make(chan struct{}, 1), more: make(chan struct{}, 1), done: make(chan struct{})}
 	go s.pass()
 	return s
 }
+
+// Unheld passes on what is written to a stream that may take nothing for a while, or ever
+// again, and holds nobody up. Its Close waits until all was taken; where nothing is any more
+// it is ErrStalled, and may be called again.
+func Unheld(to io.Writer) io.WriteCloser { return unstalled(to, func() {}) }
 
 type staller struct {
 	to      io.Writer
@@ -78,6 +87,26 @@ func (s *staller) take() (piece []byte, end bool) {
 	return piece, s.closed && len(piece) == 0
 }
 
+// dropped says whether nothing more is to be passed on.
+func (s *staller) dropped() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err != nil
+}
+
+// drop passes on nothing more, and waits for what is being written, so that nothing comes
+// after what somebody else writes then; not for one who has taken nothing for a while.
+func (s *staller) drop() {
+	s.mu.Lock()
+	s.kept, s.closed, s.err = nil, true, cmp.Or(s.err, ErrLeft)
+	s.mu.Unlock()
+	poke(s.more)
+	select {
+	case <-s.done:
+	case <-time.After(dropWithin):
+	}
+}
+
 func (s *staller) pass() {
 	defer close(s.done)
 	for {
@@ -89,7 +118,7 @@ func (s *staller) pass() {
 			<-s.more
 			continue
 		}
-		for rest := piece; len(rest) > 0; { // in pieces: each that is taken is a sign of life
+		for rest := piece; len(rest) > 0 && !s.dropped(); { // in pieces: each that is taken is a sign of life
 			n, err := s.to.Write(rest[:min(len(rest), 4096)])
 			rest = rest[n:]
 			if err != nil {
@@ -177,6 +206,9 @@ func (e *Engine) Console(ctx context.Context, id string, c Console, stdin io.Rea
 	resized := make(chan os.Signal, 1)
 	signal.Notify(resized, syscall.SIGWINCH)
 	defer signal.Stop(resized)
+	continued := make(chan os.Signal, 1)
+	signal.Notify(continued, syscall.SIGCONT)
+	defer signal.Stop(continued)
 	defer exit.Hold()()
 	// Whoever does not want to wait for the engine any more need not.
 	ctx, leave := context.WithCancelCause(ctx)
@@ -208,23 +240,13 @@ func (e *Engine) Console(ctx context.Context, id string, c Console, stdin io.Rea
 		return -1, e.unlessTakenDown(ctx, id, fmt.Errorf("service: %w", err))
 	}
 	defer conn.Close()
-	raw := func() {}
-	if f, is := stdin.(*os.File); is && got.Config.Tty && c.Input && isTerminal(f) && isTerminal(stdout) {
-		before, err := term.MakeRaw(int(f.Fd()))
-		if err != nil {
-			return -1, fmt.Errorf("terminal: %w", err)
+	raw := rawTerminal{}
+	if in := terminalOf(stdin); got.Config.Tty && c.Input && in != nil && terminalOf(stdout) != nil {
+		if raw, err = makeRaw(in); err != nil {
+			return -1, err
 		}
-		defer func() { _ = term.Restore(int(f.Fd()), before) }()
-		raw = func() {
-			if inFront(f) {
-				_, _ = term.MakeRaw(int(f.Fd()))
-			}
-		}
+		defer raw.restore()
 	}
-	// Whoever was stopped finds the terminal as the shell has it.
-	continued := make(chan os.Signal, 1)
-	signal.Notify(continued, syscall.SIGCONT)
-	defer signal.Stop(continued)
 	if c.Input && got.Config.OpenStdin {
 		if len(c.Leave) > 0 {
 			stdin = newLeaver(stdin, c.Leave)
@@ -238,16 +260,18 @@ func (e *Engine) Console(ctx context.Context, id string, c Console, stdin io.Rea
 		}()
 	}
 	ended := make(chan error, 1)
+	stalled := func() { leave(ErrStalled) }
+	out, errs := unstalled(stdout, stalled), unstalled(stderr, stalled)
+	defer errs.drop()
+	defer out.drop()
 	go func() {
 		var err error
-		if out := unstalled(stdout, func() { leave(ErrStalled) }); got.Config.Tty {
+		if got.Config.Tty {
 			_, err = io.Copy(out, conn.Reader)
-			err = cmp.Or(err, out.Close())
 		} else {
-			_, err = stdcopy.StdCopy(out, stderr, conn.Reader)
-			err = cmp.Or(err, out.Close())
+			_, err = stdcopy.StdCopy(out, errs, conn.Reader)
 		}
-		ended <- err
+		ended <- cmp.Or(err, out.Close(), errs.Close())
 	}()
 	var right <-chan time.Time
 	if got.Config.Tty && e.sizeConsole(ctx, id, stdout, 1) {
@@ -270,9 +294,9 @@ func (e *Engine) Console(ctx context.Context, id string, c Console, stdin io.Rea
 				e.sizeConsole(ctx, id, stdout, 0)
 			}
 		case <-continued:
-			raw()
-			if got.Config.Tty && right == nil {
-				e.sizeConsole(ctx, id, stdout, 0)
+			raw.again()
+			if got.Config.Tty && e.sizeConsole(ctx, id, stdout, 1) {
+				right = time.After(redraw)
 			}
 		case <-right:
 			right = nil
@@ -281,16 +305,45 @@ func (e *Engine) Console(ctx context.Context, id string, c Console, stdin io.Rea
 	}
 }
 
-func isTerminal(stream any) bool {
-	f, is := stream.(*os.File)
-	return is && term.IsTerminal(int(f.Fd()))
+// rawTerminal is a terminal that passes keys as bytes; there may be none.
+type rawTerminal struct {
+	f      *os.File
+	before *term.State
 }
 
-// inFront reports whether this process may change its terminal: the kernel stops one in
-// the background that tries.
-func inFront(f *os.File) bool {
-	group, err := unix.IoctlGetInt(int(f.Fd()), unix.TIOCGPGRP)
-	return err == nil && group == unix.Getpgrp()
+// terminalOf is the terminal that a stream is, nil if it is none.
+func terminalOf(stream any) *os.File {
+	f, ok := stream.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return nil
+	}
+	return f
+}
+
+func makeRaw(f *os.File) (rawTerminal, error) {
+	before, err := term.MakeRaw(int(f.Fd()))
+	if err != nil {
+		return rawTerminal{}, fmt.Errorf("terminal: %w", err)
+	}
+	return rawTerminal{f, before}, nil
+}
+
+// again is for one who was stopped: the shell has set the terminal to what it needs
+// itself. In the background it is not ours, and setting it would stop us again.
+func (t rawTerminal) again() {
+	if t.f == nil {
+		return
+	}
+	if front, err := unix.IoctlGetInt(int(t.f.Fd()), unix.TIOCGPGRP); err == nil && front != unix.Getpgrp() {
+		return
+	}
+	_, _ = term.MakeRaw(int(t.f.Fd()))
+}
+
+func (t rawTerminal) restore() {
+	if t.f != nil {
+		_ = term.Restore(int(t.f.Fd()), t.before)
+	}
 }
 
 // sizeConsole gives a service's terminal the size of the caller's, and some rows

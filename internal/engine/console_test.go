@@ -74,3 +74,31 @@ func TestUnstalled(t *testing.T) {
 		t.Errorf("nobody reads: %v", err)
 	}
 }
+
+// Once a console is left, nothing of what its agent has said comes any more: what corral says
+// then would be in the middle of it.
+func TestNothingComesAfterAConsole(t *testing.T) {
+	r, w := io.Pipe()
+	defer r.Close()
+	s := unstalled(w, func() {})
+	if _, err := s.Write(bytes.Repeat([]byte("agent"), 10_000)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(r, make([]byte, 5)); err != nil { // the rest of that piece is on its way
+		t.Fatal(err)
+	}
+	go func() {
+		s.drop()
+		io.WriteString(w, "corral")
+		w.Close()
+	}()
+	for { // until it is dropped
+		if _, err := s.Write([]byte("x")); err != nil {
+			break
+		}
+	}
+	got, err := io.ReadAll(r)
+	if err != nil || !bytes.HasSuffix(got, []byte("corral")) || len(got) > 4096+len("corral") {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+}

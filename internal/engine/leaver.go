@@ -4,50 +4,55 @@ import (
 	"bytes"
 	"io"
 	"strconv"
+	"strings"
 )
 
 // leaver passes on what is typed until the keys that leave a console are among it: then
 // its error is ErrLeft. What may be the beginning of them is held back until that is
-// known, but for the part of a key that is in pieces.
+// known.
 //
-// A program may have asked the terminal to write keys out, as xterm does for
-// modifyOtherKeys and others by the kitty keyboard protocol: the keys are known in that
-// writing, too.
+// A program inside can make a terminal send keys as sequences (modifyOtherKeys, the
+// keyboard protocol of kitty): the keys are looked for among the bytes, and among the
+// keys that these stand for.
 type leaver struct {
-	from io.Reader
-	keys []byte
-	// fallback is, of so many keys that were typed, how many of the last of these may
-	// begin them anew.
-	fallback []int
-	held     [][]byte // as they came, those of the keys that were typed last
+	from  io.Reader
+	bytes matcher
+	keys  matcher
 
-	buf     []byte
-	partial []byte // of a key that is written out, passed on already
-	kept    []byte // to be passed on
-	end     error  // what comes after
+	buf  []byte
+	kept []byte // to be passed on
+	end  error  // what comes after
+
+	typed   []byte // what was typed last and is not kept
+	at      int    // how much was typed before that
+	pending []byte // what was typed last and may be the beginning of a sequence
 }
 
 func newLeaver(from io.Reader, keys []byte) *leaver {
-	l := &leaver{from: from, keys: keys, fallback: make([]int, len(keys)+1), buf: make([]byte, 4096)}
-	for i, k := 1, 0; i < len(keys); i++ {
-		for k > 0 && keys[i] != keys[k] {
-			k = l.fallback[k]
-		}
-		if keys[i] == keys[k] {
-			k++
-		}
-		l.fallback[i+1] = k
-	}
-	return l
+	return &leaver{from: from, bytes: newMatcher(keys), keys: newMatcher(keys), buf: make([]byte, 4096)}
 }
 
 func (l *leaver) Read(b []byte) (int, error) {
 	for len(l.kept) == 0 && l.end == nil {
 		n, err := l.from.Read(l.buf)
-		l.typed(l.buf[:n])
-		if err != nil && l.end == nil {
-			l.release(len(l.held))
+		for _, c := range l.buf[:n] {
+			if begin, left := l.take(c); left {
+				l.pass(begin)
+				l.end = ErrLeft
+				break
+			}
+		}
+		switch now := l.at + len(l.typed); {
+		case l.end != nil:
+		case err != nil:
+			l.pass(now)
 			l.end = err
+		case string(l.pending) == "\x1b":
+			// The key of that name is for the program, at once. If more comes, it is looked
+			// at as if it had been held back.
+			l.pass(l.bytes.begin(now))
+		default:
+			l.pass(min(l.bytes.begin(now), l.keys.begin(now), now-len(l.pending)))
 		}
 	}
 	if n := copy(b, l.kept); n > 0 {
@@ -57,160 +62,189 @@ func (l *leaver) Read(b []byte) (int, error) {
 	return 0, l.end
 }
 
-// typed takes what was read at once.
-func (l *leaver) typed(b []byte) {
-	for len(b) > 0 && l.end == nil {
-		whole := append(bytes.Clone(l.partial), b...)
-		n, ended := written(whole)
-		switch {
-		case !ended: // the rest comes later: an Escape by itself must not wait for it
-			for i, raw := range l.held { // these are no secret any more, and count all the same
-				l.kept = append(l.kept, raw...)
-				l.held[i] = nil
-			}
-			l.kept = append(l.kept, b...)
-			if l.partial = whole; len(whole) > longestKey {
-				l.partial = nil
-			}
-			return
-		case n < len(l.partial): // it was none
-			l.release(len(l.held))
-			l.partial = nil
-			continue
-		}
-		key, raw := whole[:n], b[:n-len(l.partial)]
-		l.partial, b = nil, b[len(raw):]
-		switch code, kind := decode(key); kind {
-		case keyPressed:
-			l.press(code, raw)
-		case keyOther:
-			l.release(len(l.held))
-			l.kept = append(l.kept, raw...)
-		case keyBeside:
-			if n := len(l.held); n > 0 {
-				l.held[n-1] = append(l.held[n-1], raw...)
-			} else {
-				l.kept = append(l.kept, raw...)
-			}
-		}
+// pass keeps, to be passed on, what was typed before a place, unless it was already.
+func (l *leaver) pass(place int) {
+	if n := place - l.at; n > 0 {
+		l.kept, l.typed, l.at = append(l.kept, l.typed[:n]...), l.typed[n:], place
 	}
 }
 
-// press takes one key that a byte stands for.
-func (l *leaver) press(c byte, raw []byte) {
-	for len(l.held) > 0 && l.keys[len(l.held)] != c {
-		l.release(len(l.held) - l.fallback[len(l.held)])
+// take takes one byte. If that completes the keys, it says where they begin.
+func (l *leaver) take(c byte) (begin int, left bool) {
+	place := l.at + len(l.typed)
+	l.typed = append(l.typed, c)
+	if begin, left := l.bytes.take(int(c), place); left {
+		return begin, true
 	}
-	if l.keys[len(l.held)] != c {
-		l.kept = append(l.kept, raw...)
-		return
+	start := place - len(l.pending)
+	switch n := len(l.pending); {
+	case n == 1 && c == '[', n > 1 && n < longestKey && c >= ' ' && c < '@':
+		l.pending = append(l.pending, c)
+		return 0, false
+	case n > 1 && n < longestKey && c >= '@' && c <= '~':
+		what := meant(string(append(l.pending, c)))
+		l.pending = nil
+		return l.keys.take(what, start)
+	case n > 0: // it was none
+		l.pending = nil
+		l.keys.take(another, start)
 	}
-	if l.held = append(l.held, bytes.Clone(raw)); len(l.held) == len(l.keys) {
-		l.end = ErrLeft
+	if c == '\x1b' {
+		l.pending = []byte{c}
+		return 0, false
 	}
+	return l.keys.take(int(c), place)
 }
 
-// release passes on the first n keys that are held.
-func (l *leaver) release(n int) {
-	for _, raw := range l.held[:n] {
-		l.kept = append(l.kept, raw...)
-	}
-	l.held = l.held[n:]
-}
-
-// longestKey is more than a key that is written out needs.
+// longestKey bounds what is held back of a sequence that does not end.
 const longestKey = 64
 
-// written is how many bytes of b are the first key, and whether all of that is there.
-func written(b []byte) (n int, ended bool) {
-	if b[0] != '\x1b' {
-		return 1, true
+// What is no byte that a key is typed as.
+const (
+	another = -1 // another key
+	nothing = -2 // no key: one that is released, that changes others, an answer of the terminal
+)
+
+// matcher looks for keys among what is typed.
+type matcher struct {
+	keys []byte
+	// fallback is, of so many keys that were typed, how many of the last of these may
+	// begin them anew.
+	fallback []int
+	starts   []int // where each of the keys that were typed last begins
+}
+
+func newMatcher(keys []byte) matcher {
+	m := matcher{keys: keys, fallback: make([]int, len(keys)+1)}
+	for i, k := 1, 0; i < len(keys); i++ {
+		for k > 0 && keys[i] != keys[k] {
+			k = m.fallback[k]
+		}
+		if keys[i] == keys[k] {
+			k++
+		}
+		m.fallback[i+1] = k
 	}
-	switch {
-	case len(b) == 1:
-		return 1, false
-	case b[1] != '[':
-		return 1, true // an Escape, and another key
+	return m
+}
+
+// begin is where the keys may have begun, now if they have not.
+func (m *matcher) begin(now int) int {
+	if len(m.starts) == 0 {
+		return now
 	}
-	for i, c := range b[2:] {
+	return m.starts[0]
+}
+
+// take takes what was typed at a place. If that completes the keys, it says where they
+// begin.
+func (m *matcher) take(what, place int) (begin int, left bool) {
+	if what == nothing {
+		return 0, false
+	}
+	for n := len(m.starts); n > 0 && int(m.keys[n]) != what; n = len(m.starts) {
+		m.starts = m.starts[n-m.fallback[n]:]
+	}
+	if int(m.keys[len(m.starts)]) == what {
+		m.starts = append(m.starts, place)
+	}
+	if len(m.starts) < len(m.keys) {
+		return 0, false
+	}
+	return m.starts[0], true
+}
+
+// Modifiers of a key, as terminals send them: less one.
+const (
+	shift = 1
+	ctrl  = 4
+	locks = 64 | 128 // caps and num
+)
+
+// meant is the byte that a key is typed as, where the terminal sent a control sequence
+// for it; else it is another key, or nothing.
+func meant(sequence string) int {
+	body, final := sequence[2:len(sequence)-1], sequence[len(sequence)-1]
+	if body != "" && strings.ContainsRune("<=>?", rune(body[0])) || bytes.IndexByte([]byte("IORcnty"), final) >= 0 {
+		return nothing
+	}
+	var fields [3][]int
+	for i, field := range strings.Split(body, ";") {
+		if i == len(fields) {
+			return another
+		}
+		for number := range strings.SplitSeq(field, ":") {
+			n, err := strconv.Atoi(number)
+			if err != nil {
+				n = -1
+			}
+			fields[i] = append(fields[i], n)
+		}
+	}
+	part := func(field, i, otherwise int) int {
+		if i < len(fields[field]) && fields[field][i] >= 0 {
+			return fields[field][i]
+		}
+		return otherwise
+	}
+	switch final {
+	case 'u': // code:shifted:base;modifiers:event;text
+		const release = 3
+		code, modifiers := part(0, 0, another), part(1, 0, 1)
+		if part(1, 1, 1) == release || changes(code) {
+			return nothing
+		}
+		if code > '~'+1 { // a key of another script
+			code = part(0, 2, code)
+		}
+		if text := part(2, 0, 0); text > 0 && len(fields[2]) == 1 && (modifiers-1)&ctrl == 0 {
+			return typedAs(text, text, modifiers)
+		}
+		return typedAs(code, part(0, 1, 0), modifiers)
+	case '~': // 27;modifiers;code
+		if code := part(2, 0, another); part(0, 0, 0) == '\x1b' {
+			return typedAs(code, code, part(1, 0, 1))
+		}
+	}
+	return another
+}
+
+// changes says of a key of kitty's protocol whether it only changes what others do:
+// shift, the locks and so on.
+func changes(code int) bool { return code >= 57441 && code <= 57454 || code >= 57358 && code <= 57360 }
+
+// typedAs is the byte that a key with modifiers is typed as. shifted is the one it is
+// with shift, 0 if that is not known.
+func typedAs(code, shifted, modifiers int) int {
+	with := (modifiers - 1) &^ locks
+	if modifiers < 1 || with&^(shift|ctrl) != 0 || code < 0 || code > '~'+1 {
+		return another
+	}
+	letter := code >= 'a' && code <= 'z' || code >= 'A' && code <= 'Z'
+	if with&shift != 0 {
 		switch {
-		case c >= 0x40 && c <= 0x7e:
-			return i + 3, true
-		case c < 0x20 || c > 0x7e:
-			return 1, true // not written so by any terminal
+		case shifted > 0 && shifted <= '~':
+			code = shifted
+		case letter:
+			code &^= ' '
+		case with&ctrl == 0:
+			return another // that depends on the keyboard
 		}
 	}
-	return len(b), false
-}
-
-// What a key is to who waits for others.
-type keyKind int
-
-const (
-	keyOther   keyKind = iota // none that a byte stands for
-	keyPressed                // one that a byte stands for
-	keyBeside                 // let go, or one that only changes others
-)
-
-// Modifiers as terminals add them up, from 1 for none.
-const (
-	modShift = 1
-	modCtrl  = 4
-	modLocks = 64 | 128 // caps lock and num lock
-)
-
-// decode is the byte that a key stands for where it is not written out: of
-// CSI 27;MODIFIERS;CODE~ (xterm) and CSI CODE;MODIFIERS:EVENT u (kitty, xterm).
-func decode(key []byte) (byte, keyKind) {
-	if len(key) == 1 {
-		return key[0], keyPressed
+	if with&ctrl == 0 {
+		return code
 	}
-	fields := bytes.Split(key[2:len(key)-1], []byte(";"))
-	var code, mods, event int
-	switch last := key[len(key)-1]; {
-	case last == 'u' && len(fields) >= 1:
-		code, mods, event = number(fields[0], 0, 0), 1, 1
-		if len(fields) > 1 {
-			mods, event = number(fields[1], 0, 1), number(fields[1], 1, 1)
-		}
-	case last == '~' && len(fields) == 3 && number(fields[0], 0, 0) == 27:
-		code, mods, event = number(fields[2], 0, 0), number(fields[1], 0, 1), 1
-	default:
-		return 0, keyOther
-	}
-	const (
-		released                     = 3
-		firstModifier, lastModifier  = 57441, 57454 // of Unicode's private use, by kitty
-		capsLock, scrollLock, numKey = 57358, 57359, 57360
-	)
-	if event == released || code >= firstModifier && code <= lastModifier || code == capsLock || code == scrollLock || code == numKey {
-		return 0, keyBeside
-	}
-	mods = (mods - 1) &^ modLocks
-	letter := code >= 'a' && code <= 'z'
 	switch {
-	case code <= 0 || code > 0x7e:
-		return 0, keyOther
-	case mods == 0:
-		return byte(code), keyPressed
-	case mods == modShift && letter:
-		return byte(code) - 'a' + 'A', keyPressed
-	case mods&^modShift == modCtrl && (letter || code >= '@' && code <= '_'):
-		return byte(code) & 0x1f, keyPressed
+	case code >= '@' && code <= '_' || letter:
+		return code & 0x1f
+	case code == ' ' || code == '2':
+		return 0
+	case code >= '3' && code <= '7':
+		return code - '3' + 0x1b
+	case code == '/' || code == '-':
+		return 0x1f
+	case code == '8' || code == '?':
+		return 0x7f
 	}
-	return 0, keyOther
-}
-
-// number is the nth of the numbers that colons part in a field, or what is meant where
-// there is none.
-func number(field []byte, n, missing int) int {
-	parts := bytes.Split(field, []byte(":"))
-	if n >= len(parts) || len(parts[n]) == 0 {
-		return missing
-	}
-	v, err := strconv.Atoi(string(parts[n]))
-	if err != nil {
-		return -1
-	}
-	return v
+	return another
 }

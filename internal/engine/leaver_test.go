@@ -3,6 +3,7 @@ package engine
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -78,6 +79,124 @@ func TestLeaverHolds(t *testing.T) {
 	w.Close()
 }
 
+// spellings are what terminals send for a key that a byte stands for.
+func spellings(key byte) []string {
+	switch {
+	case key >= 1 && key <= 26:
+		code := int(key) + 'a' - 1
+		return []string{string(rune(key)),
+			fmt.Sprintf("\x1b[27;5;%d~", code), fmt.Sprintf("\x1b[27;5;%d~", code-32), fmt.Sprintf("\x1b[27;69;%d~", code),
+			fmt.Sprintf("\x1b[%d;5u", code), fmt.Sprintf("\x1b[%d;5:1u", code), fmt.Sprintf("\x1b[%d;5:2u", code),
+			fmt.Sprintf("\x1b[%d;69u", code), fmt.Sprintf("\x1b[%d;133u", code), fmt.Sprintf("\x1b[%d;197:1u", code),
+			fmt.Sprintf("\x1b[%d:%d;5u", code, code-32), fmt.Sprintf("\x1b[1079::%d;5u", code), fmt.Sprintf("\x1b[%d;5;u", code),
+			fmt.Sprintf("\x1b[57442;5u\x1b[%d;5u\x1b[%d;5:3u\x1b[57442;1:3u", code, code),
+			fmt.Sprintf("\x1b[%d;5u\x1b[0n\x1b[?62;22c\x1b[<35;1;1M", code),
+		}
+	case key >= 'a' && key <= 'z':
+		return []string{string(rune(key)), fmt.Sprintf("\x1b[%du", key), fmt.Sprintf("\x1b[%d;1u", key), fmt.Sprintf("\x1b[%d;129:2u", key), fmt.Sprintf("\x1b[%d;;%du", key, key), fmt.Sprintf("\x1b[27;1;%d~", key)}
+	case key == 0x1d:
+		return []string{"\x1d", "\x1b[27;5;93~", "\x1b[93;5u", "\x1b[93;133:1u", "\x1b[53;5u"}
+	case key == 0x1e:
+		return []string{"\x1e", "\x1b[27;6;94~", "\x1b[54;6u", "\x1b[54:94;6u"}
+	case key == 0x1f:
+		return []string{"\x1f", "\x1b[27;6;95~", "\x1b[45:95;6u", "\x1b[45;6u"}
+	case key == 0x1b:
+		return []string{"\x1b", "\x1b[91;5u", "\x1b[27u"}
+	}
+	return []string{string(rune(key))}
+}
+
+// However a terminal sends the keys, and wherever a read ends: they leave, what came
+// before is passed on, and of the keys nothing is unless a read ended after an escape.
+func TestLeaverSequences(t *testing.T) {
+	for _, keys := range []string{"\x10\x11", "\x1d", "\x01d", "\x10\x10\x11", "\x1e\x1f", "\x01aa"} {
+		typed := []string{""}
+		for _, k := range []byte(keys) {
+			var longer []string
+			for _, before := range typed {
+				for _, s := range spellings(k) {
+					longer = append(longer, before+s)
+				}
+			}
+			typed = longer
+		}
+		for _, seq := range typed {
+			for _, before := range []string{"", "x", "\x10", "\x1b", "\x1b[A", "\x1b[112;5u\x1b[120;5u", "\x1b[27;5;112~", "\x1b[1;5"} {
+				got, err := io.ReadAll(newLeaver(strings.NewReader(before+seq+"more"), []byte(keys)))
+				if passed := string(got); !errors.Is(err, ErrLeft) || !strings.HasPrefix(before+seq, passed) || !strings.HasPrefix(passed+seq, before) || len(passed) > len(before)+len("\x1b[57442;5u") {
+					t.Fatalf("keys %q, typed %q after %q: %q, %v", keys, seq, before, got, err)
+				}
+			}
+			for cut := range len(seq) {
+				got, err := io.ReadAll(newLeaver(io.MultiReader(strings.NewReader("x"+seq[:cut]), strings.NewReader(seq[cut:]+"more")), []byte(keys)))
+				if !errors.Is(err, ErrLeft) || !strings.HasPrefix("x"+seq, string(got)) {
+					t.Fatalf("keys %q, typed %q, cut after %d: %q, %v", keys, seq, cut, got, err)
+				}
+			}
+			got, err := io.ReadAll(newLeaver(iotest.OneByteReader(strings.NewReader("x"+seq+"more")), []byte(keys)))
+			if !errors.Is(err, ErrLeft) || !strings.HasPrefix("x"+seq, string(got)) {
+				t.Fatalf("keys %q, typed %q one by one: %q, %v", keys, seq, got, err)
+			}
+		}
+	}
+}
+
+// Other keys are passed on as they came: those with other modifiers, those that are
+// released, what is no key at all.
+func TestLeaverOthers(t *testing.T) {
+	for _, other := range []string{
+		"\x1b[113;5:3u", "\x1b[113;7u", "\x1b[113;13u", "\x1b[113u", "\x1b[27;7;113~", "\x1b[28;5;113~",
+		"\x1b[113;5", "\x1b[113;5~", "\x1b[113;5A", "[113;5u", "\x1b[1113;5u", "\x1b[27;5;113", "\x1b[113;5;1;1u", "\x1b[113;0u", "\x1b\x1b[114;5u", "\x1b[<113;5u",
+		"\x1b[", "\x1b[99999999999999999999u", "\x1b[113" + strings.Repeat("0", 100) + ";5u",
+	} {
+		typed := "\x10" + other + "\x00"
+		for _, from := range []io.Reader{strings.NewReader(typed), iotest.OneByteReader(strings.NewReader(typed))} {
+			if got, err := io.ReadAll(newLeaver(from, []byte("\x10\x11"))); string(got) != typed || err != nil {
+				t.Errorf("%q: %q, %v", typed, got, err)
+			}
+		}
+	}
+}
+
+// The escape key is the program's at once: nothing else may ever be typed.
+func TestLeaverEscape(t *testing.T) {
+	for _, typed := range []string{"\x1b", "\x10\x1b", "\x1b[112;5u\x1b", "\x1b[A\x1b"} {
+		r, w := io.Pipe()
+		go io.WriteString(w, typed)
+		b := make([]byte, 20)
+		if n, err := newLeaver(r, []byte("\x10\x11")).Read(b); string(b[:n]) != typed || err != nil {
+			t.Errorf("%q: %q, %v", typed, b[:n], err)
+		}
+		r.Close()
+	}
+}
+
+// Whatever is typed, and however it comes: nothing is lost or added before they leave.
+func FuzzLeaver(f *testing.F) {
+	f.Add("\x10\x11", "x\x1b[112;5u\x1b[27;5;113~", 3)
+	f.Add("\x1b[", "\x1b[\x1b", 1)
+	f.Fuzz(func(t *testing.T, keys, typed string, size int) {
+		if keys == "" {
+			return
+		}
+		read := func(from io.Reader) (string, error) {
+			got, err := io.ReadAll(newLeaver(from, []byte(keys)))
+			if s := string(got); !strings.HasPrefix(typed, s) || err == nil && s != typed || err != nil && !errors.Is(err, ErrLeft) {
+				t.Errorf("%q of %q, %v", got, typed, err)
+			}
+			return string(got), err
+		}
+		once, end := read(strings.NewReader(typed))
+		slowly, also := read(iotest.OneByteReader(strings.NewReader(typed)))
+		if !errors.Is(also, end) || !strings.HasPrefix(slowly, once) {
+			t.Errorf("%q, %v at once, %q, %v one by one", once, end, slowly, also)
+		}
+		if strings.Contains(typed, keys) && end == nil {
+			t.Errorf("%q does not leave by %q", typed, keys)
+		}
+	})
+}
+
 // A key that the terminal writes out, as a program inside may ask of it, is the same
 // key: in both ways of writing, with locks on, held down, with what is said of keys that
 // are let go, and in whatever pieces it comes.
@@ -136,16 +255,4 @@ func (p *pieces) Read(b []byte) (int, error) {
 	n := copy(b, p.text[:min(p.size, len(p.text))])
 	p.text = p.text[n:]
 	return n, nil
-}
-
-// Whatever is typed, nothing is lost or made up before the keys.
-func FuzzLeaver(f *testing.F) {
-	f.Add("x\x1b[112;5u\x1b[113;5uy", 3)
-	f.Add("\x1b[27;5;112~\x10\x11", 1)
-	f.Fuzz(func(t *testing.T, typed string, size int) {
-		got, err := io.ReadAll(newLeaver(&pieces{typed, max(1, size&0xff)}, []byte("\x10\x11")))
-		if !strings.HasPrefix(typed, string(got)) || err == nil && string(got) != typed || err != nil && !errors.Is(err, ErrLeft) {
-			t.Errorf("%q by %d: %q, %v", typed, size, got, err)
-		}
-	})
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/corral-sandbox/corral/internal/printable"
 )
@@ -125,7 +126,13 @@ func Context(program, hint string) context.Context {
 			case held.Load() > 0:
 			case ctx.Err() != nil:
 				abrupt := &Error{Status: Interrupted, Err: errors.New("interrupted twice, and ended at once: what it had begun may be left"), Hint: hint}
-				os.Exit(Report(os.Stderr, program, abrupt))
+				said := make(chan int, 1)
+				go func() { said <- Report(os.Stderr, program, abrupt) }()
+				select {
+				case <-said:
+				case <-time.After(time.Second): // it takes nothing any more
+				}
+				os.Exit(Interrupted)
 			default:
 				cancel()
 			}

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestReport(t *testing.T) {
@@ -32,6 +33,58 @@ func TestReport(t *testing.T) {
 		if got := Report(&b, "p", c.err); got != c.status || b.String() != c.said {
 			t.Errorf("%v: status %d, %q", c.err, got, b.String())
 		}
+	}
+}
+
+// The second signal ends also what nobody listens to any more.
+func TestSecondSignalToOneThatNobodyReads(t *testing.T) {
+	t.Parallel()
+	const asked = "CORRAL_TEST_UNREAD"
+	if os.Getenv(asked) != "" {
+		ctx := Context("p", "clear up")
+		fmt.Println("begun")
+		<-ctx.Done()
+		fmt.Println("asked")
+		select {}
+	}
+	c := exec.Command(os.Args[0], "-test.run=^TestSecondSignalToOneThatNobodyReads$")
+	c.Env = append(os.Environ(), asked+"=yes")
+	unread, errs, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unread.Close()
+	if err := errs.SetWriteDeadline(time.Now().Add(time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := errs.Write(make([]byte, 1<<20)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatalf("there is room left: %v", err)
+	}
+	errs.Fd() // and it blocks
+	c.Stderr = errs
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	errs.Close()
+	defer time.AfterFunc(time.Minute, func() { c.Process.Kill() }).Stop()
+	lines := bufio.NewScanner(out)
+	for _, said := range []string{"begun", "asked"} {
+		for lines.Text() != said {
+			if !lines.Scan() {
+				t.Fatalf("ended before it said %q", said)
+			}
+		}
+		if err := c.Process.Signal(os.Interrupt); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_ = c.Wait() // its status says it
+	if got := c.ProcessState.ExitCode(); got != Interrupted {
+		t.Errorf("status %d", got)
 	}
 }
 

@@ -63,8 +63,12 @@ func TestAttach(t *testing.T) {
 	first.key(t, "\x10\x11")
 	left("the usual keys", first, firstWait)
 
-	s.env = append(s.env, "CORRAL_DETACH_KEYS=ctrl-a,d")
 	f, wait := sit()
+	f.key(t, "\x1b[112;5u\x1b[112;5:3u\x1b[27;69;113~") // as terminals send them if the agent wants that
+	left("the usual keys as sequences", f, wait)
+
+	s.env = append(s.env, "CORRAL_DETACH_KEYS=ctrl-a,d")
+	f, wait = sit()
 	f.key(t, "\x01d")
 	left("keys of the setting", f, wait)
 	if r := s.corral("attach", "--detach-keys", "q"); r.code != 2 || !strings.Contains(r.err, "the first with ctrl-") {
@@ -280,10 +284,11 @@ func TestAnOpenQuestionHoldsUpNobody(t *testing.T) {
 }
 
 // Who sits at an agent and takes nothing does not make it stand still: the session is
-// left, and somebody else's, and corral down, go their way meanwhile.
+// left, and somebody else's, and corral down, go their way meanwhile. Nor does a command
+// stand still whose words nobody takes.
 func TestAttachThatStalls(t *testing.T) {
 	t.Parallel()
-	s := project(t, always("stalls", `[perl, -e, '$|=1; print "up\n"; <STDIN>; print "x" x 1000, "\n" for 1..8000; print "through\n"; sleep 1 while 1']`))
+	s := project(t, always("stalls", `[perl, -e, '$|=1; print "up\n"; while (<STDIN>) { print "x" x 1000, "\n" for 1..8000; print "through\n" }']`))
 	s.lab.DNS.Set("api.allowed.test", lab.A("44.10.0.10"))
 	s.must("up")
 	var errs bytes.Buffer
@@ -303,10 +308,44 @@ func TestAttachThatStalls(t *testing.T) {
 	if err := c.Wait(); err == nil || c.ProcessState.ExitCode() != 1 || !strings.Contains(errs.String(), "nobody took what main writes") {
 		t.Errorf("%v: %s", err, errs.String())
 	}
+	unread, unreadWait := s.onTerminal("attach")
+	unread.await(t, "leaves it running") // and no more from here on
+	unread.key(t, "go\r")
+	f.await(t, "through")
+	if code := unreadWait(); code != 1 {
+		t.Errorf("a terminal that takes nothing: status %d", code)
+	}
 	f.key(t, "\x10\x11")
 	f.await(t, "main runs on")
 	if code := wait(); code != 0 {
 		t.Errorf("status %d: %q", code, f.seen.String())
+	}
+
+	// Signals end what a terminal keeps from going on.
+	for _, command := range [][]string{{"shell", "--", "sh", "-c", "while :; do echo xxxxxxxxxxxxxxxx; done"}, {"logs", "-f"}} {
+		errs.Reset()
+		c := s.cmd(command...)
+		ptmx, tty, err := pty.Open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ptmx.Close()
+		c.Stdin, c.Stdout, c.Stderr = tty, tty, tty
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		tty.Close()
+		defer time.AfterFunc(limit, func() { c.Process.Kill() }).Stop()
+		(&screen{f: ptmx}).await(t, "xxxx") // and no more from here on
+		for range 3 {
+			if err := c.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_ = c.Wait()
+		if code := c.ProcessState.ExitCode(); code <= 0 {
+			t.Errorf("%s: status %d", command[0], code)
+		}
 	}
 	s.must("down")
 }
