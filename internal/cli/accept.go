@@ -59,7 +59,12 @@ func (a *app) accept(ctx context.Context, p *project) error {
 			return exit.Invalidf("", "%s: not accepted", p.policy.File)
 		}
 	}
-	return a.record(p)
+	if err := a.record(p); err != nil || !a.yes {
+		return err
+	}
+	// Nobody typed it just now, and what else is asked for may be refused yet.
+	a.sayf("%s: accepted, by --accept", p.policy.File)
+	return nil
 }
 
 // record keeps what p amounts to as accepted.

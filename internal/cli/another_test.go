@@ -9,6 +9,7 @@ import (
 
 	"github.com/corral-sandbox/corral/internal/engine"
 	"github.com/corral-sandbox/corral/internal/exit"
+	"github.com/corral-sandbox/corral/internal/plan"
 	"github.com/corral-sandbox/corral/internal/policy"
 	"github.com/corral-sandbox/corral/internal/state"
 )
@@ -64,6 +65,24 @@ func TestForAnother(t *testing.T) {
 			case c.status != 0 && (!is || known.Status != c.status || known.Hint == "" || !strings.Contains(err.Error(), c.says)):
 				t.Errorf("%v", err)
 			}
+			// A shell beside the agent changes nothing: only what is another project's for sure is none.
+			a, said := saying()
+			for i := range members {
+				members[i].ID, members[i].Service, members[i].Purpose = "c", plan.Main, engine.PurposeDaemon
+			}
+			err = a.lookedInto(members, &project{policy: &policy.Policy{Dir: "/here"}})
+			if (err != nil) != (c.status == exit.Invalid) || strings.Contains(said.String(), "corral down ends it") != (c.status == exit.Failed) {
+				t.Errorf("a shell: %v, %q", err, said)
+			}
+			if c.status == exit.Failed && a.lookedInto(members[:1], &project{policy: &policy.Policy{Dir: "/here"}}) == nil {
+				t.Error("a shell without an agent")
+			}
 		})
 	}
+}
+
+// saying is an app whose words are kept.
+func saying() (*app, *strings.Builder) {
+	said := &strings.Builder{}
+	return &app{in: strings.NewReader(""), out: said, err: said}, said
 }

@@ -448,8 +448,13 @@ func (a *app) starter() string {
 	return "corral run"
 }
 
-// with gives a command its project and the engine.
+// with gives a command its project and the engine, unless what is up is another project's.
 func (a *app) with(ctx context.Context, f func(*project, *engine.Engine) error) error {
+	return a.checked(ctx, forAnother, f)
+}
+
+// checked gives a command its project and the engine, if what is up passes.
+func (a *app) checked(ctx context.Context, pass func([]engine.Member, *project) error, f func(*project, *engine.Engine) error) error {
 	p, err := a.load()
 	if err != nil {
 		return err
@@ -461,13 +466,18 @@ func (a *app) with(ctx context.Context, f func(*project, *engine.Engine) error) 
 	}
 	members, err := e.Members(ctx, p.policy.File)
 	if err == nil {
-		err = forAnother(members, p)
+		err = pass(members, p)
 	}
 	if err != nil {
 		return err
 	}
 	return f(p, e)
 }
+
+// unplaced is why it cannot be told for which project a sandbox is up.
+type unplaced struct{ error }
+
+func (e *unplaced) Unwrap() error { return e.error }
 
 // forAnother refuses a policy whose sandbox is up for another project: who says
 // --policy without --project, or stands elsewhere than before, would end that one, or
@@ -488,7 +498,7 @@ func forAnother(members []engine.Member, p *project) error {
 		}
 		switch {
 		case err != nil:
-			return exit.Failedf("corral down ends it, whatever it is up for; what comes up then asks anew", "%s is up, and for which project cannot be told: %w", id, err)
+			return exit.Failedf("corral down ends it, whatever it is up for; what comes up then asks anew", "%s is up, and for which project cannot be told: %w", id, &unplaced{err})
 		case was != p.policy.Dir:
 			return exit.Invalidf("say --project "+was+", or corral down from there", "%s is up for the project %s, not for %s", id, was, p.policy.Dir)
 		}

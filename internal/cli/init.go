@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/corral-sandbox/corral/internal/diag"
 	"github.com/corral-sandbox/corral/internal/exit"
 	"github.com/corral-sandbox/corral/internal/host"
 	"github.com/corral-sandbox/corral/internal/policy"
@@ -87,12 +88,26 @@ func writePolicy(dir string, content []byte) (string, error) {
 	return file, nil
 }
 
+// notWritten is why a policy that corral wrote itself cannot be. It has no place in a file: there
+// is none any more.
+func notWritten(err error) error {
+	var mistakes diag.List
+	if !errors.As(err, &mistakes) {
+		return err
+	}
+	var why []string
+	for _, m := range mistakes {
+		why = append(why, m.Message)
+	}
+	return exit.Invalidf(mistakes[0].Hint, "no policy was written: %s", strings.Join(why, "; "))
+}
+
 // initialised accepts a policy that was just written, where it is what one
 // would think it is.
 func (a *app) initialised(c *cobra.Command, file string, starter []byte) error {
 	p, err := (&app{in: a.in, out: a.out, err: a.err, policy: file, project: filepath.Dir(file), quiet: true}).load()
 	if err != nil {
-		return errors.Join(err, os.Remove(file)) // ours, made a moment ago
+		return errors.Join(notWritten(err), os.Remove(file)) // ours, made a moment ago
 	}
 	if p.policy.Digest != policy.Digest(starter) { // somebody was quicker than we could read
 		return exit.Failedf("look at it: it is not what corral wrote", "%s was replaced while it was written: nothing was accepted", file)

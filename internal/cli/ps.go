@@ -146,20 +146,28 @@ func wrongWith(s sandboxUp) string {
 	return "not well"
 }
 
+// mostPiped bounds a name that no person reads in a column.
+const mostPiped = 300
+
 func (a *app) showSandboxes(r sandboxList, asJSON bool, now time.Time) error {
 	if asJSON {
 		_, err := a.out.Write(document(r))
 		return err
 	}
 	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
+	// Who reads it by a program finds whole names, as far as they are any; --json has all.
+	name, state := mostPiped, mostState
+	if terminal(a.out) {
+		name, state = mostWidth, mostWidth
+	}
 	fmt.Fprintln(w, "SANDBOX\tFOR\tSTATE\tAGE\tPOLICY")
 	for _, s := range r.Sandboxes {
-		state := "well"
+		how := "well"
 		if !s.Well {
-			state = "nothing of it runs"
+			how = "nothing of it runs"
 		}
 		if len(s.Services) > 0 && !s.Well {
-			state = wrongWith(s)
+			how = wrongWith(s)
 		}
 		purpose, known := purposes[s.Purpose]
 		if !known {
@@ -168,7 +176,7 @@ func (a *app) showSandboxes(r sandboxList, asJSON bool, now time.Time) error {
 		if s.Enabled && s.Purpose == engine.PurposeDaemon {
 			purpose += ", enabled"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", cell(s.Sandbox), cell(purpose), cell(state), age(now.Sub(s.Created)), cut(printable.Escape(s.Policy), mostState))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", cut(printable.Escape(s.Sandbox), name), cut(printable.Escape(purpose), name), cut(printable.Escape(how), state), age(now.Sub(s.Created)), cut(printable.Escape(s.Policy), mostState))
 	}
 	return w.Flush()
 }

@@ -42,6 +42,50 @@ func TestSandboxIsWell(t *testing.T) {
 	}
 }
 
+// What a program reads is whole; a person's lines are bounded.
+func TestSandboxesAreWholeInAPipe(t *testing.T) {
+	long := strings.Repeat("long", 70)
+	list := sandboxList{Sandboxes: []sandboxUp{{Sandbox: long + "1", Purpose: long + "2", Policy: "/" + long + "3", Created: noon,
+		Services: []serviceStatus{{Service: long + "4", State: "paused"}}}}}
+	a, said := saying()
+	if err := a.showSandboxes(list, false, noon); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{long + "1 ", long + "2 ", "/" + long + "3\n", long + "4: paused "} {
+		if !strings.Contains(said.String(), want) {
+			t.Errorf("no %q in %q", want, said)
+		}
+	}
+	onTerminal := onScreen(t, func(a *app) {
+		if err := a.showSandboxes(list, false, noon); err != nil {
+			t.Error(err)
+		}
+	})
+	if strings.Count(onTerminal, long) != 1 || strings.Count(onTerminal, "…") != 3 { // of the file alone
+		t.Errorf("%q", onTerminal)
+	}
+}
+
+// Whatever is wrong with a service, status says what brings it right, once.
+func TestStatusSaysTheCure(t *testing.T) {
+	for state, want := range map[string]string{
+		"no network (gate is gone): it was killed, status 137": "main: no network (gate is gone): it was killed, status 137 (corral up heals it)\n",
+		"paused": "main: paused (corral up heals it)\n",
+		"the engine does not answer about main (corral verify looks into it)": "main: the engine does not answer about main (corral verify looks into it)\n",
+	} {
+		a, said := saying()
+		if err := a.showStatus(statusReport{Services: []engine.Health{{Service: "main", State: state}}, cure: "corral up heals it"}, false); err != nil || !strings.Contains(said.String(), want) {
+			t.Errorf("%v, %q", err, said)
+		}
+	}
+	for _, r := range []statusReport{{Services: []engine.Health{{Service: "main", State: "running", OK: true}}, cure: "corral up heals it"}, {Services: []engine.Health{{Service: "main", State: "paused"}}}} {
+		a, said := saying()
+		if err := a.showStatus(r, false); err != nil || strings.Contains(said.String(), "(") {
+			t.Errorf("%v, %q", err, said)
+		}
+	}
+}
+
 // Since when a service is up, and whether its container was started before.
 func TestUpSince(t *testing.T) {
 	now := time.Now()

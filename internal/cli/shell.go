@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -34,13 +35,24 @@ change what you do there.`,
 			if len(args) == 0 {
 				args = anyShell
 			}
-			return a.with(c.Context(), func(p *project, e *engine.Engine) error {
+			return a.checked(c.Context(), a.lookedInto, func(p *project, e *engine.Engine) error {
 				return a.enter(c.Context(), p, e, args)
 			})
 		},
 	}
 	a.acceptFlag(c)
 	return c
+}
+
+// lookedInto is forAnother for who changes nothing of what runs: where it cannot be told, one
+// may still look into it.
+func (a *app) lookedInto(members []engine.Member, p *project) error {
+	err := forAnother(members, p)
+	if _, service := running(members); service.ID == "" || !errors.As(err, new(*unplaced)) {
+		return err
+	}
+	a.sayf("%v (corral down ends it)", err)
+	return nil
 }
 
 // enter runs a command beside the agent that is up, or as the agent.

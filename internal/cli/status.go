@@ -64,7 +64,7 @@ func (a *app) observe(ctx context.Context) (statusReport, error) {
 		r.Sandbox = p.id()
 		return r, nil
 	}
-	r.Sandbox = members[0].Sandbox
+	r.Sandbox, r.cure = members[0].Sandbox, cure(members[0], "")
 	r.Services = e.Health(ctx, members)
 	if r.Relays, err = e.RelayHealth(ctx, members); err != nil {
 		return r, err
@@ -172,6 +172,7 @@ type statusReport struct {
 	// Blind is why that cannot be told.
 	Blind string `json:"way_back_unknown,omitempty"`
 
+	cure     string // what brings it right, if one command does
 	findings []wayback.Finding
 	blind    error
 }
@@ -232,7 +233,11 @@ func (a *app) showStatus(r statusReport, asJSON bool) error {
 		fmt.Fprintf(w, "%s\n", r.Unit.words())
 	}
 	for _, h := range r.Services {
-		fmt.Fprintf(w, "%s: %s\n", cell(h.Service), cut(printable.Escape(h.State), mostState))
+		state := cut(printable.Escape(h.State), mostState)
+		if unwell(h) != "" && r.cure != "" && !strings.Contains(h.State, "(corral ") {
+			state += " (" + r.cure + ")"
+		}
+		fmt.Fprintf(w, "%s: %s\n", cell(h.Service), state)
 		for _, row := range serviceRows(h, time.Now()) {
 			fmt.Fprintf(w, "  %s\n", strings.Join(row, "\t"))
 		}

@@ -624,7 +624,7 @@ func (h *healing) anew(ctx context.Context, p part, why string) error {
 		h.sayf("%s is made anew (%s)%s", h.gateOf(p), why, ends(p.services))
 	}
 	if h.was && !strings.HasPrefix(why, otherWanted) {
-		h.count(false, cmp.Or(why, "all of it was gone"))
+		h.count(false, cmp.Or(of(h.gateOf(p), why), "all of it was gone"))
 	}
 	older := h.onRecord(p)
 	there := p.services
@@ -794,7 +794,7 @@ func (h *healing) serve(ctx context.Context, p part, planned plan.Service, now *
 	}
 	h.sayf("%s is made anew (%s)%s", planned.Name, why, ended)
 	if !strings.HasPrefix(why, otherWanted) {
-		h.count(false, why)
+		h.count(false, of(planned.Name, why))
 	}
 	older := h.onRecord(p)
 	if service.ID != "" {
@@ -839,7 +839,7 @@ func serviceWrong(s engine.Member, differs []string, instance string, unbound bo
 func (h *healing) again(ctx context.Context, service engine.Member) error {
 	why := cmp.Or(h.engine.WhyEnded(ctx, service), "it ended")
 	h.sayf("%s is started again (%s)", service.Service, why)
-	h.count(true, why)
+	h.count(true, of(service.Service, why))
 	return h.started(ctx, service.ID, h.engine.Begin(ctx, service.ID))
 }
 
@@ -851,6 +851,15 @@ func (h *healing) differs(now *engine.Gate, planned plan.Service, service engine
 // otherWanted begins why something is made anew that is as well as ever: nothing was
 // mended.
 const otherWanted = "another is asked for: "
+
+// of says whose reason it is, for who reads it elsewhere than beside that: "it is gone" would
+// say of nothing that it is.
+func of(what, why string) string {
+	if why == "" {
+		return ""
+	}
+	return what + ": " + why
+}
 
 // count keeps how often that was done to what was up before, for status. What cannot be
 // kept is told, and keeps nothing down.

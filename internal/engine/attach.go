@@ -246,9 +246,13 @@ func (e *Engine) Beside(ctx context.Context, id string, args, env []string, t Te
 			if givenUp = !e.kill(ctx, id, created.ID, syscall.SIGKILL); givenUp {
 				conn.Close()
 			}
+			asked = patience + 1
 			stuck = time.After(settle)
 		case <-stuck:
-			return -1, errors.New("nobody takes the output any more: what ran was ended, and what it said last is lost")
+			if asked > patience || e.over(ctx, created.ID) {
+				return -1, errors.New("nobody takes the output any more: what ran was ended, and what it said last is lost")
+			}
+			stuck = time.After(settle)
 		case <-continued:
 			raw.again()
 			sized = 0
@@ -270,8 +274,8 @@ func (e *Engine) Beside(ctx context.Context, id string, args, env []string, t Te
 			}
 			if asked > patience {
 				sent = syscall.SIGKILL
-				stuck = time.After(settle)
 			}
+			stuck = time.After(settle)
 			if givenUp = !e.kill(ctx, id, created.ID, sent); givenUp {
 				conn.Close()
 			}
@@ -297,6 +301,14 @@ func (e *Engine) resize(ctx context.Context, command string, stdout io.Writer) b
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerWithin)
 	defer cancel()
 	return e.api.ContainerExecResize(ctx, command, container.ResizeOptions{Width: uint(width), Height: uint(height)}) == nil
+}
+
+// over says of a command whether it has ended.
+func (e *Engine) over(ctx context.Context, command string) bool {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerWithin)
+	defer cancel()
+	got, err := e.api.ContainerExecInspect(ctx, command)
+	return err == nil && !got.Running
 }
 
 // kill sends a signal to the process group of a command beside a service's

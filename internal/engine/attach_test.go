@@ -299,8 +299,14 @@ func (w writing) Write(b []byte) (int, error) {
 }
 
 // What stands still beside an agent, because nobody takes what it says, is left by whoever
-// says so often enough, or whose terminal goes.
+// ends it, or says so often enough.
 func TestBesideThatStalls(t *testing.T) {
+	for name, signals := range map[string]int{"it ends": 1, "it ends later": 2, "it goes on": patience + 1} {
+		t.Run(name, func(t *testing.T) { besideStalls(t, signals, name != "it goes on") })
+	}
+}
+
+func besideStalls(t *testing.T, signals int, ends bool) {
 	other, ours, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -313,7 +319,7 @@ func TestBesideThatStalls(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = sleeper.Process.Kill(); _ = sleeper.Wait() }()
-	done, asking := make(chan struct{}), make(chan struct{}, 1)
+	done, asking, sent := make(chan struct{}), make(chan struct{}, 100), 0
 	e := answered(t, func(w http.ResponseWriter, r *http.Request, path string) {
 		switch path {
 		case "/containers/:/exec": // it is in the group of every process
@@ -331,7 +337,8 @@ func TestBesideThatStalls(t *testing.T) {
 			_, _ = conn.Write(bytes.Repeat([]byte("x"), 1<<20)) // more than a pipe has room for
 			<-done
 		case "/exec/x/json":
-			fmt.Fprintf(w, `{"ID":"x","Running":true,"Pid":%d}`, sleeper.Process.Pid)
+			fmt.Fprintf(w, `{"ID":"x","Running":%v,"Pid":%d}`, !ends || sent < signals, sleeper.Process.Pid)
+			sent++ // each asks once
 			asking <- struct{}{}
 		default:
 			t.Errorf("asked for %s", path)
@@ -346,7 +353,7 @@ func TestBesideThatStalls(t *testing.T) {
 	if _, err := other.Read(make([]byte, 1)); err != nil { // it is there
 		t.Fatal(err)
 	}
-	for range patience + 1 {
+	for range signals {
 		if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}

@@ -7,15 +7,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/network"
+	"github.com/docker/docker/pkg/stdcopy"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/corral-sandbox/corral/internal/plan"
@@ -344,5 +347,50 @@ func TestWithin(t *testing.T) {
 	close(hold)
 	if n := <-let; n != 42 {
 		t.Errorf("what came too late was not let go: %d", n)
+	}
+}
+
+// What a gate said that did not become ready in time is told with that, in bounds.
+func TestGateThatIsLateSaysWhy(t *testing.T) {
+	long := strings.Repeat("long", 1000)
+	over := make(chan struct{})
+	e := answered(t, func(w http.ResponseWriter, r *http.Request, path string) {
+		switch path {
+		case "/containers/g/attach":
+			conn, _, err := upgraded(w, r)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer conn.Close()
+			out, errs := stdcopy.NewStdWriter(conn, stdcopy.Stdout), stdcopy.NewStdWriter(conn, stdcopy.Stderr)
+			io.WriteString(errs, "corral-gate: first\ncorral-gate: a.test: no answer\ncorral-gate: "+long+"\n  hint: look there\n")
+			io.WriteString(out, "corral-gate: closed: all of it\n"+spec.GateNotice+"now\n")
+			<-over
+		case "/containers/g/start":
+			w.WriteHeader(http.StatusNoContent)
+		case "/containers/g/json":
+			io.WriteString(w, `{"Id":"g","State":{"Status":"running","Running":true}}`)
+		default:
+			t.Errorf("asked for %s", path)
+		}
+	})
+	defer close(over)
+	ctx, late := context.WithCancelCause(t.Context())
+	e.Progress = func(string, ...any) { late(&GateFailed{Reasons: []string{"it was not ready within a while"}}) }
+	err := e.open(ctx, &Gate{ID: "g"})
+	var failed *GateFailed
+	if !errors.As(err, &failed) || failed.Hint != "look there" {
+		t.Fatalf("%v", err)
+	}
+	want := []string{"it was not ready within a while", "it said: a.test: no answer", "it said: " + long[:mostSaid] + "…", "the last that it had done: "}
+	if len(failed.Reasons) != len(want) || !slices.Equal(failed.Reasons[:3], want[:3]) || !strings.HasPrefix(failed.Reasons[3], want[3]) {
+		t.Errorf("%q", failed.Reasons)
+	}
+	late(nil)
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := e.open(gone, &Gate{ID: "g"}); !errors.Is(err, context.Canceled) {
+		t.Errorf("an interruption: %v", err)
 	}
 }

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -267,11 +268,13 @@ func (e *Engine) open(ctx context.Context, g *Gate) error {
 	}
 	defer stream.Close()
 	lap := e.gateLaps()
+	last := ""
 	for {
 		line, more := stream.Next()
 		if !more {
 			break
 		}
+		last = line
 		lap(line)
 		if warning, ok := strings.CutPrefix(line, spec.GateWarning); ok {
 			e.Progress("warning: %s", printable.Escape(warning))
@@ -284,14 +287,33 @@ func (e *Engine) open(ctx context.Context, g *Gate) error {
 		}
 	}
 	if err := context.Cause(ctx); err != nil {
+		if late := (*GateFailed)(nil); errors.As(err, &late) {
+			return late.saying(stream.Errors(), last)
+		}
 		return err
 	}
 	return e.unlessTakenDown(ctx, g.ID, gateFailed(stream.Errors()))
 }
 
+// saying is e with what the gate said last: on standard error, which says what it could not
+// do, and on standard output, which says how far it came.
+func (e *GateFailed) saying(errors, last string) *GateFailed {
+	said := gateFailed(errors)
+	for _, line := range tail(said.Reasons, mostReasons) {
+		e = &GateFailed{append(slices.Clone(e.Reasons), "it said: "+clipped(line)), cmp.Or(said.Hint, e.Hint)}
+	}
+	if last = strings.TrimSpace(strings.TrimPrefix(last, "corral-gate: ")); last != "" {
+		e = &GateFailed{append(slices.Clone(e.Reasons), "the last that it had done: "+clipped(last)), e.Hint}
+	}
+	return e
+}
+
+// tail is the end of a list.
+func tail(list []string, most int) []string { return list[max(0, len(list)-most):] }
+
 // gateFailed makes sense of what a gate said on standard error before it
 // ended: its reasons, one a line, and a hint.
-func gateFailed(said string) error {
+func gateFailed(said string) *GateFailed {
 	failed := &GateFailed{}
 	for line := range strings.Lines(said) {
 		line = strings.TrimSpace(strings.TrimPrefix(line, "corral-gate: "))

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/corral-sandbox/corral/internal/plan"
 	"github.com/corral-sandbox/corral/internal/render"
@@ -123,5 +124,27 @@ func TestInstallDocumentNamesWhatIsThere(t *testing.T) {
 		if !strings.Contains(chapter, "\n    "+line+"\n") {
 			t.Errorf("docs/install.md does not say: %s", line)
 		}
+	}
+}
+
+// However much an engine says, and whatever is said beside that: no more of it is shown than a
+// person reads, and all of the rest is.
+func TestPlainBounds(t *testing.T) {
+	long := strings.Repeat("ü word ", 100_000)
+	got := Plain("before: " + fromDaemon + long + "\nafter\n" + fromDaemon + "short\n" + fromDaemon + long)
+	lines := strings.Split(got, "\n")
+	if len(lines) != 4 || !strings.HasPrefix(lines[0], "before: "+fromDaemon+"ü word ü") || lines[1] != "after" || lines[2] != fromDaemon+"short" {
+		t.Fatalf("%d lines, %.1000q", len(lines), got)
+	}
+	for _, line := range []string{lines[0], lines[3]} {
+		if n := len([]rune(line)); n > mostSaid+len("before: ")+len(fromDaemon)+1 || !strings.HasSuffix(line, "…") || !utf8.ValidString(line) {
+			t.Errorf("%d runes: %q", n, line)
+		}
+	}
+	if again := Plain(got); again != got {
+		t.Errorf("%q", again)
+	}
+	if own := strings.Repeat("corral's own ", 1000); Plain(own) != own {
+		t.Error("corral's own words are cut")
 	}
 }

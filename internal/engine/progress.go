@@ -3,6 +3,7 @@ package engine
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/corral-sandbox/corral/internal/spec"
 )
@@ -30,6 +31,25 @@ func (e *Engine) working(format string, args ...any) (done func()) {
 		return func() {}
 	}
 	return e.Working(what, false)
+}
+
+// slow announces what takes longer than that. The result ends it.
+func (e *Engine) slow(after time.Duration, format string, args ...any) (done func()) {
+	over, told := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(told)
+		select {
+		case <-over:
+		case <-time.After(after):
+			done := e.working(format, args...)
+			<-over
+			done()
+		}
+	}()
+	return func() {
+		close(over)
+		<-told
+	}
 }
 
 // waiting announces what takes a moment, most of the time.

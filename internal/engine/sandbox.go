@@ -349,21 +349,41 @@ var longID = regexp.MustCompile(`\b(sha256:)?[0-9a-f]{64}\b`)
 // request that nobody typed.
 var cutOff = regexp.MustCompile(`error during connect: [A-Z][a-z]+ "[^"]*": `)
 
+// fromDaemon begins what an engine says of a request, up to a megabyte of it.
+const fromDaemon = "Error response from daemon: "
+
+var ofDaemon = regexp.MustCompile(fromDaemon + `.*`)
+
+// mostSaid bounds a line of others' words.
+const mostSaid = 400
+
+// clipped is a line of which no more is kept than a person reads.
+func clipped(line string) string {
+	if r := []rune(line); len(r) > mostSaid {
+		return string(r[:mostSaid]) + "…"
+	}
+	return line
+}
+
 // goDump begins what Go prints of its threads where it cannot go on.
 const goDump = "\ngoroutine "
 
 // Plain is what was said without the identities of containers, with which the
-// engine names them, and without the requests that corral made of it.
+// engine names them, and without the requests that corral made of it; of the engine's own
+// words no more than a person reads.
 func Plain(said string) string {
 	if dump := strings.Index(said, goDump); dump >= 0 {
 		said = strings.TrimRight(said[:dump], " \n:") + " (and a trace of the program that failed)"
 	}
 	said = cutOff.ReplaceAllString(said, "the connection to the engine broke off: ")
-	return longID.ReplaceAllStringFunc(said, func(id string) string {
+	said = longID.ReplaceAllStringFunc(said, func(id string) string {
 		if strings.HasPrefix(id, "sha256:") {
 			return id
 		}
 		return "…"
+	})
+	return ofDaemon.ReplaceAllStringFunc(said, func(line string) string {
+		return fromDaemon + clipped(strings.TrimPrefix(line, fromDaemon))
 	})
 }
 

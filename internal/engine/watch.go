@@ -116,6 +116,9 @@ func (e *Engine) GateLost(ctx context.Context, gate, service string) (why string
 	return why, lost && ctx.Err() == nil
 }
 
+// waitTold is after how long somebody who waits for a service to end is told so.
+const waitTold = time.Second
+
 // Grace is what a service that was asked to end has to do so by itself.
 const Grace = 10 * time.Second
 
@@ -156,6 +159,7 @@ func (e *Engine) Retire(ctx context.Context, services ...Member) error {
 			if s.Purpose != PurposeDaemon && !s.Unattended() {
 				return
 			}
+			defer e.slow(waitTold, "waiting until %s ends by itself, as it was asked to: %.0f s at most", s.Service, Grace.Seconds())()
 			if err := e.stop(ctx, s.ID); err != nil && ctx.Err() == nil && !errdefs.IsNotFound(err) {
 				e.Progress("%s was not asked to end: %s", s.Service, printable.Escape(Plain(err.Error())))
 			}
