@@ -12,14 +12,14 @@ import (
 // docs/fetch.md has every reason, and every setting as the program lists them.
 func TestDocumentedFetch(t *testing.T) {
 	var reasons, settings strings.Builder
-	reasons.WriteString("| `error` | HTTP | what it means |\n|---|---|---|\n")
+	reasons.WriteString("| `error` | HTTP | in the log | what it means |\n|---|---|---|---|\n")
 	seen := map[spec.FetchReason]bool{}
 	for _, r := range spec.FetchReasons {
 		if seen[r.Reason] || r.Status < 400 || !strings.HasSuffix(r.Means, ".") {
 			t.Errorf("%q is listed twice, is none, or is no sentence", r.Reason)
 		}
 		seen[r.Reason] = true
-		fmt.Fprintf(&reasons, "| `%s` | %d | %s |\n", r.Reason, r.Status, r.Means)
+		fmt.Fprintf(&reasons, "| `%s` | %d | %s | %s |\n", r.Reason, r.Status, r.Fault, r.Means)
 	}
 	out, err := exec.Command("go", "run", "./cmd/corral-fetch", "settings").Output()
 	if err != nil {

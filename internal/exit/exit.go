@@ -125,7 +125,10 @@ func Context(program, hint string) context.Context {
 			switch {
 			case held.Load() > 0:
 			case ctx.Err() != nil:
-				abrupt := &Error{Status: Interrupted, Err: errors.New("interrupted twice, and ended at once: what it had begun may be left"), Hint: hint}
+				abrupt := &Error{Status: Interrupted, Err: errors.New("interrupted twice, and ended at once"), Hint: hint}
+				if hint != "" {
+					abrupt.Err = fmt.Errorf("%w: what it had begun may be left", abrupt.Err)
+				}
 				said := make(chan int, 1)
 				go func() { said <- Report(os.Stderr, program, abrupt) }()
 				select {

@@ -82,7 +82,7 @@ func TestAdmission(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			if s.code != 503 || s.body != `{"error":"busy"}`+"\n" || s.header.Get("Retry-After") != retryAfter {
+			if s.code != 503 || s.body != `{"error":"busy"}`+"\n" || s.header.Get("Retry-After") != retryAfter(spec.FetchBusy) {
 				t.Errorf("%v %v", s, s.header)
 			}
 			busy.Add(1)
@@ -213,7 +213,7 @@ func TestNothingLeaks(t *testing.T) {
 				return
 			}
 			body := `{"url": "http://` + hopHost + `/big"}`
-			fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", spec.FetchPath, len(body), body)
+			fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s", spec.FetchPath, len(body), body)
 			c.Read(make([]byte, 1))
 			c.Close()
 		},
@@ -322,7 +322,7 @@ func TestRequests(t *testing.T) {
 		{"POST", spec.FetchPath, `{"url": "http://other.lab.test/", "method": "POST"}`, 400, spec.FetchBadRequest},
 		{"POST", spec.FetchPath, `{"url": "` + strings.Repeat("a", maxRequest) + `"}`, 400, spec.FetchBadRequest},
 		{"POST", spec.FetchPath, `{"url": "http://other.lab.test/` + strings.Repeat("a", maxURL) + `"}`, 400, spec.FetchInvalidURL},
-		{"POST", spec.FetchPath, `{}`, 400, spec.FetchInvalidURL},
+		{"POST", spec.FetchPath, `{}`, 400, spec.FetchBadRequest},
 		{"POST", spec.FetchPath, `{"url": ""}`, 400, spec.FetchInvalidURL},
 		{"GET", spec.FetchPath + "?url=http://other.lab.test/", ``, 405, spec.FetchMethod},
 		{"PUT", "/healthz", ``, 405, spec.FetchMethod},
@@ -373,7 +373,7 @@ func TestBrokenRequests(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: x\r\n%s\r\n\r\n%s", spec.FetchPath, tt.headers, tt.body)
+		fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: localhost\r\n%s\r\n\r\n%s", spec.FetchPath, tt.headers, tt.body)
 		if err := c.(*net.TCPConn).CloseWrite(); err != nil {
 			t.Fatal(err)
 		}
@@ -385,19 +385,6 @@ func TestBrokenRequests(t *testing.T) {
 	}
 	if n := len(a.dialled()); n != 0 {
 		t.Errorf("dialled %v", a.dialled())
-	}
-}
-
-// Each answer is one line of the log, with every hop.
-func TestLog(t *testing.T) {
-	a := serving(t, nil)
-	a.raw("HTTP/1.1 302 Found\r\nLocation: http://169.254.169.254/x\r\nContent-Length: 0\r\n\r\n")
-	a.get("http://" + hopHost + "/a")
-	log := a.log.String()
-	for _, want := range []string{`"error":"blocked_destination"`, `"url":"http://` + hopHost + `/a","address":"` + hopAddr + `"`, `"url":"http://169.254.169.254/x"}`} {
-		if strings.Count(log, "\n") != 1 || !strings.Contains(log, want) {
-			t.Errorf("no %s in %s", want, log)
-		}
 	}
 }
 
@@ -456,7 +443,7 @@ func TestBounded(t *testing.T) {
 // half, and the next one is answered.
 func TestIdleConnections(t *testing.T) {
 	a := serving(t, nil)
-	half := "POST " + spec.FetchPath + " HTTP/1.1\r\nHost: x\r\nContent-Length: 65530\r\n\r\n{\"url\":\"" + strings.Repeat("a", 60_000)
+	half := "POST " + spec.FetchPath + " HTTP/1.1\r\nHost: localhost\r\nContent-Length: 65530\r\n\r\n{\"url\":\"" + strings.Repeat("a", 60_000)
 	for i := range maxConns + 50 {
 		c, err := net.Dial("tcp", strings.TrimPrefix(a.at, "http://"))
 		if err != nil {
@@ -487,7 +474,7 @@ func TestGone(t *testing.T) {
 			t.Fatal(err)
 		}
 		body := `{"url": "http://` + hopHost + `/"}`
-		fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", spec.FetchPath, len(body), body)
+		fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s", spec.FetchPath, len(body), body)
 		<-arrived
 		io.WriteString(c, surplus)
 		c.Close()
@@ -537,14 +524,14 @@ func TestOwnAddress(t *testing.T) {
 }
 
 // BenchmarkRefusal is what each of 1,000 clients waits for that are turned away while
-// all slots are taken. Each keeps a connection, and asks about once a second.
+// all slots are taken, connecting included. Each asks about once a second.
 func BenchmarkRefusal(b *testing.B) {
 	const clients = 1000
 	a := serving(b, nil)
 	end := slowPages(a)
 	defer end()
 	body := `{"url": "http://` + otherHost + `/"}`
-	request := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", spec.FetchPath, len(body), body)
+	request := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s", spec.FetchPath, len(body), body)
 	var mu sync.Mutex
 	var took []time.Duration
 	next := make(chan struct{})
@@ -552,25 +539,23 @@ func BenchmarkRefusal(b *testing.B) {
 	ready.Add(clients)
 	for range clients {
 		wg.Go(func() {
-			c, err := net.Dial("tcp", strings.TrimPrefix(a.at, "http://"))
 			ready.Done()
-			if err != nil {
-				b.Error(err)
-				return
-			}
-			defer c.Close()
-			in := bufio.NewReader(c)
 			for range next {
 				<-time.After(rand.N(2 * time.Second))
 				began := time.Now()
+				c, err := net.Dial("tcp", strings.TrimPrefix(a.at, "http://"))
+				if err != nil {
+					b.Error(err)
+					continue
+				}
 				io.WriteString(c, request)
-				resp, err := http.ReadResponse(in, nil)
+				resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 				d := time.Since(began)
+				c.Close()
 				if err != nil || resp.StatusCode != http.StatusServiceUnavailable {
 					b.Errorf("%v, %v", resp, err)
-					return
+					continue
 				}
-				io.Copy(io.Discard, resp.Body)
 				mu.Lock()
 				took = append(took, d)
 				mu.Unlock()

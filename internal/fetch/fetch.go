@@ -9,33 +9,38 @@ package fetch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"runtime/debug"
 	"slices"
+	"strings"
+	"syscall"
 	"time"
 
 	"github.com/corral-sandbox/corral/internal/exit"
 	"github.com/corral-sandbox/corral/internal/printable"
 	"github.com/corral-sandbox/corral/internal/spec"
+	"github.com/corral-sandbox/corral/internal/spelling"
 )
 
 const usage = `usage: corral-fetch COMMAND
 
   serve [SETTING...]   answer POST /v1/fetch {"url": "https://example.com/"}
-  health [SETTING...]  exit 0 if a server with these settings answers here
+  health [SETTING...]  exit 0 if a server answers here: the one with these settings;
+                       without any, the one that runs here
   settings             what can be set, by option or by variable
   version
 `
 
 const howTo = "corral-fetch --help lists the commands"
 
-// readyLine begins the line that a server prints once it listens.
-const readyLine = "corral-fetch: ready: "
+var commands = []string{"serve", "health", "settings", "version"}
 
 // memoryLimit is where the collector begins to work harder, in bytes. Six hostile
 // pages at once stay below 128 MiB with it.
@@ -50,33 +55,47 @@ func run(ctx context.Context, stdout io.Writer, args, environ []string) error {
 	if len(args) == 0 {
 		return exit.Invalidf(howTo, "no command")
 	}
-	if slices.Contains([]string{"help", "--help", "-h"}, args[0]) {
+	command, rest := strings.TrimPrefix(args[0], "--"), args[1:]
+	isHelp := func(arg string) bool { return arg == "--help" || arg == "-h" }
+	switch {
+	case command == "help", isHelp(args[0]), slices.Contains(commands, command) && slices.ContainsFunc(rest, isHelp):
 		_, err := io.WriteString(stdout, usage)
 		return err
+	case args[0] == "--version":
+	case command != args[0] && isOption(command):
+		return exit.Invalidf(howTo, "%s stands before a command: corral-fetch serve %[1]s …", args[0])
+	case !slices.Contains(commands, args[0]):
+		if near := spelling.Nearest(command, commands); near != "" {
+			return exit.Invalidf("did you mean corral-fetch "+near+"?", "no command is called %q", args[0])
+		}
+		return exit.Invalidf(howTo, "no command is called %q", args[0])
 	}
-	switch args[0] {
-	case "serve", "health":
-		s, err := readSettings(args[1:], environ)
+	switch command {
+	case "health":
+		if len(rest) == 0 {
+			rest = served("/proc")
+		}
+		s, err := readSettings(rest, environ)
 		if err != nil {
 			return err
 		}
-		if args[0] == "health" {
-			return health(ctx, s)
+		return health(ctx, s)
+	case "serve":
+		s, err := readSettings(rest, environ)
+		if err != nil {
+			return err
 		}
 		return serve(ctx, stdout, s)
 	}
-	if len(args) > 1 {
-		return exit.Invalidf(howTo, "%s takes no %q", args[0], args[1])
+	if len(rest) > 0 {
+		return exit.Invalidf(howTo, "%s takes no %q", args[0], rest[0])
 	}
-	switch args[0] {
-	case "settings":
+	if command == "settings" {
 		_, err := io.WriteString(stdout, settingsText())
 		return err
-	case "version":
-		_, err := fmt.Fprintf(stdout, "corral-fetch %s\n", spec.Release())
-		return err
 	}
-	return exit.Invalidf(howTo, "no command is called %q", args[0])
+	_, err := fmt.Fprintf(stdout, "corral-fetch %s\n", spec.Release())
+	return err
 }
 
 func serve(ctx context.Context, stdout io.Writer, s settings) error {
@@ -84,24 +103,72 @@ func serve(ctx context.Context, stdout io.Writer, s settings) error {
 	if err != nil {
 		return err
 	}
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", s.Listen.String())
+	l, err := listen(ctx, s.Listen)
 	if err != nil {
-		return exit.Failedf("somebody else has the port, or it is no address of this machine: --listen takes another", "listen: %w", err)
+		return err
 	}
 	debug.SetMemoryLimit(memoryLimit)
 	debug.SetGCPercent(50)
-	if _, err := fmt.Fprintf(stdout, "%s%s\n", readyLine, l.Addr()); err != nil {
-		l.Close()
-		return err
-	}
+	srv.log.Info(ready, "listen", l.Addr().String(), "version", spec.Release())
 	return srv.serve(ctx, l)
+}
+
+// ready is what the log says once a server listens.
+const ready = "ready"
+
+// listen listens at addresses of one family only: who names 0.0.0.0 did not think of
+// the others.
+func listen(ctx context.Context, at netip.AddrPort) (net.Listener, error) {
+	network := "tcp6"
+	if at.Addr().Is4() {
+		network = "tcp4"
+	}
+	l, err := new(net.ListenConfig).Listen(ctx, network, at.String())
+	var errno syscall.Errno
+	errors.As(err, &errno)
+	switch {
+	case err == nil:
+		return l, nil
+	case errno == syscall.EACCES:
+		return nil, exit.Failedf("ports below 1024 are root's: --listen takes a higher one", "listen at %s: %w", at, errno)
+	case errno == syscall.EADDRINUSE:
+		return nil, exit.Failedf("somebody else has the port: --listen takes another", "listen at %s: %w", at, errno)
+	case errno == syscall.EADDRNOTAVAIL:
+		return nil, exit.Failedf("it is no address of this machine: --listen takes one that is", "listen at %s: %w", at, errno)
+	}
+	return nil, exit.Failedf("--listen takes another address", "listen at %s: %w", at, err)
+}
+
+// served are the settings of the one server that runs in this container or on this
+// machine, none if there is none or if there are several.
+func served(proc string) []string {
+	var found [][]string
+	all, _ := filepath.Glob(filepath.Join(proc, "[0-9]*", "cmdline"))
+	for _, name := range all {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			continue // it has ended
+		}
+		args := strings.Split(strings.TrimSuffix(string(b), "\x00"), "\x00")
+		if len(args) > 1 && filepath.Base(args[0]) == "corral-fetch" && args[1] == "serve" {
+			found = append(found, args[2:])
+		}
+	}
+	if len(found) != 1 {
+		return nil
+	}
+	return found[0]
 }
 
 // health asks the server that has these settings.
 func health(ctx context.Context, s settings) error {
 	at := s.Listen
 	if at.Addr().IsUnspecified() {
-		at = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), at.Port())
+		loopback := netip.AddrFrom4([4]byte{127, 0, 0, 1})
+		if at.Addr().Is6() {
+			loopback = netip.IPv6Loopback()
+		}
+		at = netip.AddrPortFrom(loopback, at.Port())
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -111,7 +178,7 @@ func health(ctx context.Context, s settings) error {
 	}
 	resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
 	if err != nil {
-		return exit.Failedf("corral-fetch serve, with the same settings, starts it", "no server: %w", err)
+		return exit.Failedf("corral-fetch serve starts it, and health takes the same settings", "no server at %s: %s", at, ownWords(err))
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {

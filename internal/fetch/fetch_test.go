@@ -3,6 +3,8 @@ package fetch
 import (
 	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -25,6 +27,7 @@ func ran(t *testing.T, args ...string) (stdout, stderr string, status int) {
 }
 
 func TestCommands(t *testing.T) {
+	t.Setenv("CORRAL_FETCH_RESOLVERS", "192.0.2.1")
 	for _, tt := range []struct {
 		args           []string
 		status         int
@@ -32,15 +35,55 @@ func TestCommands(t *testing.T) {
 	}{
 		{nil, exit.Invalid, "", "no command"},
 		{[]string{"--help"}, exit.OK, "usage: corral-fetch", ""},
+		{[]string{"-h"}, exit.OK, "usage: corral-fetch", ""},
+		{[]string{"help", "serve"}, exit.OK, "usage: corral-fetch", ""},
+		{[]string{"serve", "--help"}, exit.OK, "usage: corral-fetch", ""},
+		{[]string{"serve", "--slots", "1", "-h"}, exit.OK, "usage: corral-fetch", ""},
+		{[]string{"health", "--help"}, exit.OK, "usage: corral-fetch", ""},
+		{[]string{"settings", "--help"}, exit.OK, "usage: corral-fetch", ""},
+		{[]string{"version", "--help"}, exit.OK, "usage: corral-fetch", ""},
 		{[]string{"version"}, exit.OK, "corral-fetch ", ""},
+		{[]string{"--version"}, exit.OK, "corral-fetch ", ""},
+		{[]string{"--version", "x"}, exit.Invalid, "", `--version takes no "x"`},
 		{[]string{"settings"}, exit.OK, "--max-body, CORRAL_FETCH_MAX_BODY", ""},
 		{[]string{"settings", "x"}, exit.Invalid, "", `settings takes no "x"`},
 		{[]string{"fetch"}, exit.Invalid, "", `no command is called "fetch"`},
-		{[]string{"serve", "--resolvers", "192.0.2.1", "--listen", "nowhere"}, exit.Invalid, "", "--listen: it is not an address with a port; write it like 127.0.0.1:8766"},
+		{[]string{"sevre"}, exit.Invalid, "", "did you mean corral-fetch serve?"},
+		{[]string{"--serve"}, exit.Invalid, "", "did you mean corral-fetch serve?"},
+		{[]string{"--listen", "127.0.0.1:1"}, exit.Invalid, "", "--listen stands before a command: corral-fetch serve --listen …"},
+		{[]string{"serve", "--listen", "nowhere"}, exit.Invalid, "", "--listen: it is not an IP address with a port; write it like 0.0.0.0:8766"},
+		{[]string{"serve", "--listen", ":8798"}, exit.Invalid, "", "--listen: it has no address: 0.0.0.0:8798 is every IPv4 address, 127.0.0.1:8798 this machine alone"},
+		{[]string{"serve", "--listen", "localhost:8798"}, exit.Invalid, "", "--listen: it takes addresses, not names"},
 	} {
 		stdout, stderr, status := ran(t, tt.args...)
-		if status != tt.status || !strings.Contains(stdout, tt.stdout) || !strings.Contains(stderr, tt.stderr) {
+		if status != tt.status || !strings.Contains(stdout, tt.stdout) || !strings.Contains(stderr, tt.stderr) || tt.status == exit.OK && stderr != "" {
 			t.Errorf("%q: %d %q %q", tt.args, status, stdout, stderr)
+		}
+	}
+}
+
+// A mistyped word is told once, and what it was meant to be in the form that it is
+// to be written in.
+func TestMistyped(t *testing.T) {
+	for _, tt := range []struct {
+		args, environ []string
+		want          string
+	}{
+		{[]string{"--prots", "80"}, nil, "--prots: there is no such setting; did you mean --ports?"},
+		{[]string{"--prots=80"}, nil, "--prots: there is no such setting; did you mean --ports?"},
+		{[]string{"-ports", "80"}, nil, "-ports: there is no such setting; did you mean --ports?"},
+		{[]string{"ports=80"}, nil, "ports: there is no such setting; did you mean --ports?"},
+		{[]string{"--max_body", "80"}, nil, "--max_body: there is no such setting; did you mean --max-body?"},
+		{[]string{"--bogus", "80"}, nil, "--bogus: there is no such setting"},
+		{[]string{"--bogus", "--slots", "1"}, nil, "--bogus: there is no such setting"},
+		{[]string{"--CORRAL_FETCH_PORTS", "1"}, nil, "--CORRAL_FETCH_PORTS: there is no such setting"},
+		{nil, []string{"CORRAL_FETCH_PROTS=80"}, "CORRAL_FETCH_PROTS: there is no such setting; did you mean CORRAL_FETCH_PORTS?"},
+		{nil, []string{"CORRAL_FETCH_BOGUS=80"}, "CORRAL_FETCH_BOGUS: there is no such setting"},
+		{nil, []string{"CORRAL_FETCH_MAXBODY="}, "CORRAL_FETCH_MAXBODY: there is no such setting; did you mean CORRAL_FETCH_MAX_BODY?"},
+	} {
+		_, err := readSettings(append([]string{"--resolvers=192.0.2.53"}, tt.args...), tt.environ)
+		if err == nil || err.Error() != tt.want {
+			t.Errorf("%q %q: %v, want %s", tt.args, tt.environ, err, tt.want)
 		}
 	}
 }
@@ -60,7 +103,7 @@ func TestServe(t *testing.T) {
 	free.Close()
 	args := []string{"--listen=" + at, "--resolvers", "127.0.0.1:1", "--slots", "2"}
 	var errs bytes.Buffer
-	ready := &awaited{lines: out, want: readyLine + at, seen: make(chan struct{})}
+	ready := &awaited{lines: out, want: `"listen":"` + at + `"`, seen: make(chan struct{})}
 	go func() { done <- Main(ctx, strings.NewReader(""), ready, &errs, append([]string{"serve"}, args...)) }()
 	select {
 	case <-ready.seen:
@@ -79,6 +122,61 @@ func TestServe(t *testing.T) {
 	}
 	if _, stderr, status := ran(t, append([]string{"health"}, args...)...); status != exit.Failed || !strings.Contains(stderr, "no server") {
 		t.Errorf("health of none: %d %s", status, stderr)
+	}
+	for line := range strings.Lines(out.String()) {
+		if !json.Valid([]byte(line)) {
+			t.Errorf("%q on standard output", line)
+		}
+	}
+}
+
+// Who names an address of IPv4 is not asked by IPv6.
+func TestListen(t *testing.T) {
+	for _, at := range []string{"0.0.0.0:0", "127.0.0.1:0"} {
+		l, err := listen(t.Context(), netip.MustParseAddrPort(at))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		_, port, _ := net.SplitHostPort(l.Addr().String())
+		for host, is := range map[string]bool{"127.0.0.1": true, "::1": false} {
+			c, err := net.Dial("tcp", net.JoinHostPort(host, port))
+			if (err == nil) != is {
+				t.Errorf("%s, asked at %s: %v", at, host, err)
+			}
+			if err == nil {
+				c.Close()
+			}
+		}
+	}
+	if d := defaults().Listen; !d.Addr().IsLoopback() {
+		t.Errorf("unasked, it listens at %s", d)
+	}
+}
+
+// Health without settings asks the server that runs beside it, where there is one.
+func TestServed(t *testing.T) {
+	const serve = "/bin/corral-fetch\x00serve\x00"
+	for _, tt := range []struct {
+		running []string
+		want    []string
+	}{
+		{nil, nil},
+		{[]string{"", "/sbin/docker-init\x00--\x00/bin/corral-fetch\x00serve\x00", "/bin/corral-fetch\x00health\x00"}, nil},
+		{[]string{"/bin/corral-fetch\x00health\x00", serve}, []string{}},
+		{[]string{serve + "--listen\x000.0.0.0:1\x00"}, []string{"--listen", "0.0.0.0:1"}},
+		{[]string{serve + "--listen=0.0.0.0:1\x00", serve}, nil},
+	} {
+		dir := t.TempDir()
+		for i, line := range tt.running {
+			proc := filepath.Join(dir, fmt.Sprint(i+1))
+			if err := errors.Join(os.Mkdir(proc, 0o755), os.WriteFile(filepath.Join(proc, "cmdline"), []byte(line), 0o644)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := served(dir); !slices.Equal(got, tt.want) {
+			t.Errorf("%q: %q", tt.running, got)
+		}
 	}
 }
 
@@ -138,7 +236,7 @@ func TestReadSettings(t *testing.T) {
 		t.Fatal("no mistake")
 	}
 	for _, want := range []string{"--slots: it is a number from 1 to 6", "--max-body: it is a number", `"x" is not a port`, `"070" is not a port`, "--user-agent: it is of", "--total-timeout: it is a time up to 45s",
-		"--prots: there is no such setting; did you mean", "serve: there is no such setting", "--listen: it is not an address", "holds no certificate", `"::1" is not the IPv4 address`, "--resolvers", `"::ffff:1.2.3.4/100" is neither`,
+		"--prots: there is no such setting; did you mean", "serve: there is no such setting", "--listen: it is not an IP address", "holds no certificate", `"::1" is not the IPv4 address`, "--resolvers", `"::ffff:1.2.3.4/100" is neither`,
 		"--max-text: it has no value", "CORRAL_FETCH_SLOT: there is no such setting; did you mean CORRAL_FETCH_SLOTS?", "CORRAL_FETCH_CONNECT_TIMEOUT: it is a time"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not said:\n%v", want, err)

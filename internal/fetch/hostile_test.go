@@ -176,12 +176,12 @@ func TestHostilePages(t *testing.T) {
 		t.Fatal(err)
 	}
 	out := bufio.NewReader(stdout)
-	ready, err := out.ReadString('\n')
+	said, err := out.ReadString('\n')
 	if err != nil {
 		t.Fatal(err)
 	}
 	go out.WriteTo(new(lines))
-	a := &asker{t: t, at: "http://" + strings.TrimSpace(strings.TrimPrefix(ready, readyLine)), lab: l, http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
+	a := &asker{t: t, at: "http://" + listensAt(t, said), lab: l, http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
 	var worst int
 	var rounds [][]string
 	for six := range slices.Chunk(slices.Sorted(slices.Values(paths)), 6) {

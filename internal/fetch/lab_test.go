@@ -30,6 +30,16 @@ const (
 	otherAddr = "44.10.0.11"
 )
 
+// listensAt is where a server says in a line of its log that it listens.
+func listensAt(t testing.TB, line string) string {
+	t.Helper()
+	var said struct{ Msg, Listen string }
+	if err := json.Unmarshal([]byte(line), &said); err != nil || said.Msg != ready {
+		t.Fatalf("%q: %v", line, err)
+	}
+	return said.Listen
+}
+
 // asker is a client of a real server.
 type asker struct {
 	t    testing.TB
@@ -38,6 +48,8 @@ type asker struct {
 	log  *lines
 	s    *server
 	http *http.Client
+	end  func()     // asks the server to end
+	done chan error // once it has
 }
 
 // lines is a log that is written and read at the same time.
@@ -102,7 +114,7 @@ func started(t testing.TB, l *lab.Lab, s settings) *asker {
 			t.Errorf("serve: %v", err)
 		}
 	})
-	return &asker{t: t, at: "http://" + ln.Addr().String(), lab: l, log: log, s: srv, http: client}
+	return &asker{t: t, at: "http://" + ln.Addr().String(), lab: l, log: log, s: srv, http: client, end: cancel, done: done}
 }
 
 // said is what a server answered, whichever of the two.

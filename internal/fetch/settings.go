@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"regexp"
@@ -35,11 +36,11 @@ type settings struct {
 	Body, Text                int
 }
 
-// defaults are the limits, which can be lowered and not raised: with more, six pages
-// at once would not fit into the memory that is promised.
+// defaults are the limits too, which can be lowered and not raised: with more, six
+// pages at once would not fit into the memory that is promised.
 func defaults() settings {
 	return settings{
-		Listen:    netip.AddrPortFrom(netip.IPv4Unspecified(), spec.FetchPort),
+		Listen:    netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), spec.FetchPort),
 		Ports:     []uint16{80, 443},
 		UserAgent: "corral-fetch/" + spec.Release(),
 		Slots:     6,
@@ -62,11 +63,17 @@ type setting struct {
 const resolvConf = "/etc/resolv.conf"
 
 var options = []setting{
-	{"listen", "where to be asked", "`127.0.0.1:8766`", "`0.0.0.0:8766`", func(s *settings, v string) (err error) {
-		if s.Listen, err = netip.ParseAddrPort(v); err != nil || s.Listen.Addr().Zone() != "" {
-			return errors.New("it is not an address with a port")
+	{"listen", "where to be asked", "`0.0.0.0:8766`", "`127.0.0.1:8766`, in the image `0.0.0.0:8766`", func(s *settings, v string) (err error) {
+		s.Listen, err = netip.ParseAddrPort(v)
+		switch host, port, splitErr := net.SplitHostPort(v); {
+		case err == nil && s.Listen.Addr().Zone() == "" && !s.Listen.Addr().Is4In6():
+			return nil
+		case splitErr == nil && host == "" && portWord.MatchString(port):
+			return fmt.Errorf("it has no address: 0.0.0.0:%s is every IPv4 address, 127.0.0.1:%[1]s this machine alone", port)
+		case splitErr == nil && strings.EqualFold(host, "localhost"):
+			return errors.New("it takes addresses, not names")
 		}
-		return nil
+		return errors.New("it is not an IP address with a port")
 	}},
 	{"ports", "ports at which pages are fetched", "`80,443`", "`80,443`", func(s *settings, v string) error {
 		s.Ports = nil
@@ -128,6 +135,10 @@ var options = []setting{
 	{"total-timeout", "for a page, redirects included", "`45s`", "`45s`, the most", within(func(s *settings) *time.Duration { return &s.Total })},
 }
 
+func isOption(name string) bool {
+	return slices.ContainsFunc(options, func(o setting) bool { return o.name == name })
+}
+
 func (o setting) variable() string {
 	return settingPrefix + strings.ToUpper(strings.ReplaceAll(o.name, "-", "_"))
 }
@@ -170,26 +181,28 @@ func each(list string, read func(item string) error) error {
 func readSettings(args, environ []string) (settings, error) {
 	s := defaults()
 	given, errs := map[string]string{}, []error(nil)
-	known := func(name string) bool {
-		return slices.ContainsFunc(options, func(o setting) bool { return o.name == name || o.variable() == name })
-	}
-	var names []string
-	for _, o := range options {
-		names = append(names, o.name, o.variable())
-	}
-	unknown := func(written, name string) {
+	unknown := func(written, before, name string) {
+		var names []string
+		for _, o := range options {
+			names = append(names, o.name)
+		}
 		hint := ""
-		if near := spelling.Nearest(name, names); near != "" {
-			hint = "; did you mean " + near + "?"
+		// Of a variable the name after the prefix is compared: all have the prefix.
+		if near := spelling.Nearest(strings.ToLower(strings.ReplaceAll(name, "_", "-")), names); near != "" {
+			if before == settingPrefix {
+				near = strings.ToUpper(strings.ReplaceAll(near, "-", "_"))
+			}
+			hint = "; did you mean " + before + near + "?"
 		}
 		errs = append(errs, fmt.Errorf("%s: there is no such setting%s", written, hint))
 	}
 	for _, e := range environ {
 		name, value, _ := strings.Cut(e, "=")
+		rest, ours := strings.CutPrefix(name, settingPrefix)
 		switch {
-		case !strings.HasPrefix(name, settingPrefix):
-		case !known(name):
-			unknown(name, name)
+		case !ours:
+		case !slices.ContainsFunc(options, func(o setting) bool { return o.variable() == name }):
+			unknown(name, settingPrefix, rest)
 		case value != "":
 			given[name] = value
 		}
@@ -197,21 +210,21 @@ func readSettings(args, environ []string) (settings, error) {
 	for i := 0; i < len(args); i++ {
 		written, value, has := strings.Cut(args[i], "=")
 		name, dashed := strings.CutPrefix(written, "--")
-		switch {
-		case !dashed || !known(name) || strings.HasPrefix(name, settingPrefix):
-			unknown(written, name)
-			continue
-		case !has && i+1 == len(args):
-			errs = append(errs, fmt.Errorf("%s: it has no value", written))
-			continue
-		case !has:
+		is := dashed && isOption(name)
+		if !has && i+1 < len(args) && (is || strings.HasPrefix(written, "-") && !strings.HasPrefix(args[i+1], "-")) {
 			i++
-			value = args[i]
+			has, value = true, args[i]
 		}
-		if _, twice := given[name]; twice {
+		switch _, twice := given[name]; {
+		case !is:
+			unknown(written, "--", strings.TrimLeft(name, "-"))
+		case !has:
+			errs = append(errs, fmt.Errorf("%s: it has no value", written))
+		case twice:
 			errs = append(errs, fmt.Errorf("%s: it is given twice", written))
+		default:
+			given[name] = value
 		}
-		given[name] = value
 	}
 	for _, o := range options {
 		for _, name := range []string{o.variable(), o.name} { // an option outranks the variable
@@ -233,7 +246,7 @@ func readSettings(args, environ []string) (settings, error) {
 	if s.Resolvers == nil {
 		s.Resolvers = systemResolvers()
 		if s.Resolvers == nil {
-			errs = append(errs, fmt.Errorf("resolvers: %s names no IPv4 name server, and none is set", resolvConf))
+			errs = append(errs, fmt.Errorf("--resolvers: %s names no IPv4 name server, and none is set; write it like 192.0.2.53", resolvConf))
 		}
 	}
 	if len(errs) > 0 {
