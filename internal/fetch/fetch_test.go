@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -256,5 +257,36 @@ func TestNever(t *testing.T) {
 	}
 	if err := f.check(netip.Addr{}); err == nil {
 		t.Error("no address is dialled")
+	}
+}
+
+// docs/fetch.md lists the types as they are taken.
+func TestDocumentedTypes(t *testing.T) {
+	doc, err := os.ReadFile("../../docs/fetch.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(doc), "\n## Types\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	as := unsupported
+	var n int
+	for _, line := range strings.Split(section, "\n") {
+		switch {
+		case strings.HasPrefix(line, "- **As Markdown"):
+			as = markup
+		case strings.HasPrefix(line, "- **As they are"):
+			as = plain
+		case strings.HasPrefix(line, "Any other"):
+			as = unsupported
+		}
+		for _, word := range regexp.MustCompile("`([a-z]+/[a-z.+-]+)`").FindAllStringSubmatch(line, -1) {
+			n++
+			if kindOf(word[1]) != as {
+				t.Errorf("%s is not taken so", word[1])
+			}
+		}
+	}
+	if n < 20 {
+		t.Errorf("%d types are listed", n)
 	}
 }
