@@ -156,7 +156,11 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	asked, err := s.readRequest(r)
 	asker.set(answered)
 	if err != nil {
-		x.refuse(failed(ended(r.Context(), err), spec.FetchFailure{}))
+		var told *failure
+		if errors.As(context.Cause(r.Context()), &told) { // it was given up
+			err = told
+		}
+		x.refuse(failed(err, spec.FetchFailure{}))
 		return
 	}
 	x.url = cut(asked.URL, maxURL)

@@ -412,3 +412,27 @@ func TestLog(t *testing.T) {
 		}
 	}
 }
+
+// What is wrong with a URL is said as what it is: a host that none is, or one that is
+// nobody's to fetch from, and where a setting decides, that one is named.
+func TestWhatIsWrong(t *testing.T) {
+	for url, want := range map[string]string{
+		"http://2130706433/":              "invalid_url: a number",
+		"http://2130706433./":             "invalid_url: a number",
+		"http://017700000001/":            "invalid_url: a number",
+		"http://0x7f000001/":              "invalid_url: a number",
+		"http://0X7F000001/":              "invalid_url: a number",
+		"http://exa!mple.com/":            "invalid_url: ",
+		"http://exa$mple/":                "invalid_url: ",
+		"http://router/":                  "blocked_destination: router: a single label",
+		"http://0xen/":                    "blocked_destination: 0xen: a single label",
+		"http://10.0.0.1:8080/":           "blocked_destination: port 8080: the settings have --ports 80,443",
+		"http://" + otherHost + ":22/":    "blocked_destination: port 22: the settings have --ports 80,443",
+		"http://printer.local/":           "blocked_destination: printer.local: ",
+		"http://metadata.google.internal": "blocked_destination: metadata.google.internal: ",
+	} {
+		if _, err := parse(url, webPorts); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", url, err, want)
+		}
+	}
+}

@@ -30,6 +30,7 @@ type target struct {
 
 var (
 	schemeWord = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*:`)
+	numberWord = regexp.MustCompile(`^(0x[0-9a-f]*|[0-9]+)$`)
 	portWord   = regexp.MustCompile(`^[1-9][0-9]{0,4}$`)
 )
 
@@ -102,6 +103,8 @@ func parse(s string, ports []uint16) (target, error) {
 	if !t.addr.IsValid() {
 		name, err := domain.Parse(host)
 		switch plain := strings.TrimSuffix(strings.ToLower(host), "."); {
+		case numberWord.MatchString(plain):
+			return invalid("a number stands for its host, which only some programs take for an address")
 		case err != nil && !strings.Contains(plain, ".") && domain.NotPublic(plain+".com") == "":
 			return target{}, failf(spec.FetchBlocked, "%s: a single label means a host of this network", plain)
 		case err != nil:
@@ -113,7 +116,7 @@ func parse(s string, ports []uint16) (target, error) {
 		host, t.name = name, name
 	}
 	if !slices.Contains(ports, t.port) {
-		return target{}, failf(spec.FetchBlocked, "port %d: pages are fetched from %s", t.port, portList(ports))
+		return target{}, failf(spec.FetchBlocked, "port %d: the settings have --ports %s", t.port, portList(ports))
 	}
 	if t.port != standard {
 		host += ":" + strconv.Itoa(int(t.port))
@@ -160,7 +163,7 @@ func portList(ports []uint16) string {
 	for _, p := range ports {
 		words = append(words, strconv.Itoa(int(p)))
 	}
-	return strings.Join(words, ", ")
+	return strings.Join(words, ",")
 }
 
 // next is where a redirect leads, read from scratch like any other URL.
