@@ -622,13 +622,15 @@ func (s *sheet) holds(r *rule, i int, n *html.Node) bool {
 	return false
 }
 
-// hiddenRules are what frameworks have for names that hide: the sheets that they stand in
-// are elsewhere, behind the page's own.
+// nameRules are what frameworks have for names that hide, and for those that take it
+// back: the sheets that they stand in are elsewhere, behind the page's own.
 var (
-	none        = declaration{name: "display", value: "none"}
-	hiddenRules = [2]rule{
+	none      = declaration{name: "display", value: "none"}
+	nameRules = [4]rule{
 		{weight: ofClass, order: maxRules, hides: true, sets: []declaration{none}},
 		{weight: ofClass, order: maxRules, hides: true, sets: []declaration{{name: "display", value: "none", important: true}}},
+		{weight: ofClass, order: maxRules, sets: []declaration{{name: "display", value: "block"}}},
+		{weight: ofClass, order: maxRules, sets: []declaration{{name: "display", value: "block", important: true}}},
 	}
 )
 
@@ -649,9 +651,13 @@ func (s *sheet) look(n *html.Node, above veil) (gone bool, below veil) {
 		}
 	}
 	for i, pattern := range []*regexp.Regexp{hiddenName, hiddenFirm} {
-		if names != "" && named(names, pattern) {
-			s.found = append(s.found, &hiddenRules[i])
+		if names == "" || !named(names, pattern) {
+			continue
 		}
+		if named(names, shownAnyway) {
+			i += 2
+		}
+		s.found = append(s.found, &nameRules[i])
 	}
 	inline := attr(n, "style")
 	if has(n, "hidden") {

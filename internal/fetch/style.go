@@ -308,7 +308,10 @@ func colour(value string) (same string, clear bool) {
 			hex = long
 		}
 		if len(hex) == 8 {
-			return hex[:6], hex[6:] < "0d" // a twentieth
+			if hex[6:] != "ff" { // what is behind it shines through
+				return value, hex[6:] < "0d" // a twentieth
+			}
+			return hex[:6], false
 		}
 		return hex, false
 	}
@@ -321,6 +324,9 @@ func colour(value string) (same string, clear bool) {
 				n /= 100
 			}
 			clear = ok && n < 0.05
+			if !ok || n < 1 { // what is behind it shines through
+				return value, clear
+			}
 		}
 		if strings.HasPrefix(value, "rgb") && len(parts) >= 3 {
 			for _, p := range parts[:3] {

@@ -75,6 +75,9 @@ func TestSheets(t *testing.T) {
 		{page: `<style>[data-q="1"]{display:none}</style><p data-q=1>TEXT`},
 		{page: `<style>[v-cloak]{display:none}</style><p v-cloak>TEXT`, shown: true}, // until a script has run
 		{page: `<style>.modal{display:flex}</style><p class="modal hidden">TEXT`},
+		{page: `<style>.hidden{display:none}</style><p class="hidden md:block">TEXT`, shown: true},
+		{page: `<style>.d-none{display:none!important}</style><p class="d-none d-md-block">TEXT`, shown: true},
+		{page: `<style>.q{display:none}</style><p class="q md:block">TEXT`},
 		{page: `<style>.modal{display:flex}[hidden]{display:none}</style><p class=modal hidden>TEXT`},
 		{page: `<style>p.hidden.on{display:flex}</style><p class="hidden on">TEXT`, shown: true},
 		{page: `<style>[data-q^=a]{display:none}</style><p data-q=b>TEXT`, shown: true},
@@ -131,7 +134,7 @@ func TestNames(t *testing.T) {
 	}
 	for page, want := range map[string]bool{
 		"<ruby>x<rp>TEXT</rp></ruby>": false, "<math><semantics><mi>x</mi><annotation-xml encoding=text/html><p>TEXT</p></annotation-xml></semantics></math>": false,
-		"<img width=1 height=1 src=a alt=TEXT>": false, "<img width=10 height=10 src=a alt=TEXT>": true, "<dialog>TEXT</dialog>": false, "<dialog open>TEXT</dialog>": true,
+		"<img width=1 height=1 src=a alt=TEXT>": false, "<img width=10 height=10 src=a alt=TEXT>": true, "<img width=500 height=0 src=a alt=TEXT>": true, "<dialog>TEXT</dialog>": false, "<dialog open>TEXT</dialog>": true,
 	} {
 		if got := passes(t, page); got != want {
 			t.Errorf("%s: %v", page, got)

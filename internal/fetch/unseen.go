@@ -29,18 +29,14 @@ var (
 // maxWord is the longest of those names, in bytes.
 const maxWord = 48
 
-// named reports whether one of the names of a class attribute matches, and none takes
-// it back.
+// named reports whether one of the names of a class attribute matches.
 func named(class string, pattern *regexp.Regexp) bool {
-	matches := func(re *regexp.Regexp) bool {
-		for word := range strings.FieldsSeq(class) {
-			if len(word) <= maxWord && re.MatchString(strings.ToLower(word)) {
-				return true
-			}
+	for word := range strings.FieldsSeq(class) {
+		if len(word) <= maxWord && pattern.MatchString(strings.ToLower(word)) {
+			return true
 		}
-		return false
 	}
-	return matches(pattern) && !matches(shownAnyway)
+	return false
 }
 
 // unseen reports whether an element says of itself that it is not shown, whatever style
@@ -57,12 +53,13 @@ func unseen(n *html.Node) bool {
 		return true
 	case n.DataAtom == atom.Input && strings.EqualFold(attr(n, "type"), "hidden"):
 		return true
-	case n.DataAtom == atom.Img && (dot.MatchString(attr(n, "width")) || dot.MatchString(attr(n, "height"))): // it counts readers
+	case n.DataAtom == atom.Img && dot.MatchString(attr(n, "width")) && dot.MatchString(attr(n, "height")): // it counts readers
 		return true
 	case n.DataAtom == atom.Rp && !bracket(n):
 		return true
 	}
-	return named(attr(n, "class"), readerOnly)
+	class := attr(n, "class")
+	return named(class, readerOnly) && !named(class, shownAnyway)
 }
 
 var dot = regexp.MustCompile(`^\s*0*[01](px)?\s*$`)
