@@ -668,9 +668,6 @@ func (s *sheet) look(n *html.Node, above veil) (gone bool, below veil) {
 	slices.SortFunc(s.found, func(a, b *rule) int { return cmp.Or(cmp.Compare(a.weight, b.weight), cmp.Compare(a.order, b.order)) })
 	for _, r := range s.found {
 		s.steps += len(r.sets)
-		if s.steps > maxSteps && r.hides { // who makes it that hard to tell shows nothing
-			return true, above
-		}
 		for _, d := range r.sets {
 			s.style.set(d)
 		}
@@ -692,7 +689,7 @@ func (s *sheet) gather(n *html.Node, name string) {
 		if len(s.found) >= maxFound {
 			s.steps = maxSteps + 1
 		}
-		if s.steps > maxSteps {
+		if s.steps > maxSteps { // who makes it that hard to tell shows nothing
 			if l.hides != nil {
 				s.found = append(s.found[:0], l.hides)
 			}

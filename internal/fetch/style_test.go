@@ -1,8 +1,12 @@
 package fetch
 
 import (
+	"fmt"
 	"strings"
 	"testing"
+
+	"golang.org/x/net/html"
+	"golang.org/x/net/html/atom"
 )
 
 // treeless makes a page one that no tree is made of.
@@ -42,6 +46,8 @@ func TestSheets(t *testing.T) {
 		{page: `<style>/* } */.q/**/{/**/display/**/:/**/none/**/}</style><p class=q>TEXT`},
 		{page: `<style>/* .q{display:none} */</style><p class=q>TEXT`, shown: true},
 		{page: `<style>.a:after{content:"}/*"} .q{display:none}</style><p class=q>TEXT`},
+		{page: `<style>.a:after{content:"{"} .q{display:none}</style><p class=q>TEXT`},
+		{page: `<style>.a:after{content:"/*"} .q{display:none} .b:after{content:"*/"}</style><p class=q>TEXT`},
 		{page: `<style>.a{background:url(data:x;'y)} .q{display:none}</style><p class=q>TEXT`},
 		{page: `<style>.a{background:url( 'x)' )} .q{display:none}</style><p class=q>TEXT`},
 		{page: "<style>.a{content:\"x\n} .q{display:none}</style><p class=q>TEXT"},
@@ -163,6 +169,16 @@ func TestUnclosed(t *testing.T) {
 				t.Errorf("%s: %v", page, got)
 			}
 		}
+	}
+	u := &unclosed{sheet: newSheet(), outside: map[string]int{}}
+	for i := range 2 * maxOutside {
+		u.start(&html.Node{Type: html.ElementNode, Data: fmt.Sprintf("x-%d", i)}, false)
+	}
+	for range 2 * maxHidden {
+		u.start(&html.Node{Type: html.ElementNode, DataAtom: atom.Div, Data: "div", Attr: []html.Attribute{{Key: "hidden"}}}, false)
+	}
+	if len(u.hidden) > maxHidden || len(u.outside) > maxOutside {
+		t.Errorf("%d and %d elements are remembered", len(u.hidden), len(u.outside))
 	}
 	table := "<p hidden>a<table><tr><td></p>TEXT"
 	if _, text, _ := words(t.Context(), table, 1000); strings.Contains(text, "TEXT") {
