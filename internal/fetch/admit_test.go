@@ -524,7 +524,8 @@ func TestOwnAddress(t *testing.T) {
 }
 
 // BenchmarkRefusal is what each of 1,000 clients waits for that are turned away while
-// all slots are taken, connecting included. Each asks about once a second.
+// all slots are taken, from the request to the answer. Each asks about once a second,
+// each time by another connection.
 func BenchmarkRefusal(b *testing.B) {
 	const clients = 1000
 	a := serving(b, nil)
@@ -542,15 +543,18 @@ func BenchmarkRefusal(b *testing.B) {
 			ready.Done()
 			for range next {
 				<-time.After(rand.N(2 * time.Second))
-				began := time.Now()
 				c, err := net.Dial("tcp", strings.TrimPrefix(a.at, "http://"))
 				if err != nil {
 					b.Error(err)
 					continue
 				}
+				began := time.Now()
 				io.WriteString(c, request)
 				resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 				d := time.Since(began)
+				if err == nil {
+					_, err = io.Copy(io.Discard, resp.Body)
+				}
 				c.Close()
 				if err != nil || resp.StatusCode != http.StatusServiceUnavailable {
 					b.Errorf("%v, %v", resp, err)
