@@ -104,16 +104,18 @@ func (s *server) serve(ctx context.Context, l net.Listener) error {
 	left := s.conns.end()
 	select {
 	case <-left:
-		return srv.Close()
 	case <-s.after(graceWithin):
+		stop(shuttingDown())
+		s.conns.hurry()
+		select {
+		case <-left:
+		case <-time.After(lastWords):
+		}
 	}
-	stop(shuttingDown())
-	s.conns.hurry()
-	select {
-	case <-left:
-	case <-time.After(lastWords):
+	if err := srv.Close(); !errors.Is(err, net.ErrClosed) { // the listener is closed already
+		return err
 	}
-	return srv.Close()
+	return nil
 }
 
 func shuttingDown() *failure { return failf(spec.FetchShuttingDown, "corral-fetch is being ended") }

@@ -15,6 +15,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -434,5 +435,39 @@ func TestWhatIsWrong(t *testing.T) {
 		if _, err := parse(url, webPorts); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", url, err, want)
 		}
+	}
+}
+
+// stuck is a listener that ends only when it is closed again.
+type stuck struct {
+	net.Listener
+	closed atomic.Int32
+	end    chan struct{}
+}
+
+func (s *stuck) Close() error {
+	if s.closed.Add(1) == 2 {
+		close(s.end)
+	}
+	return s.Listener.Close()
+}
+
+func (s *stuck) Accept() (net.Conn, error) { <-s.end; return nil, net.ErrClosed }
+
+// A server that ends well says so, also while the library still waits for connections.
+func TestEndsWell(t *testing.T) {
+	srv, err := newServer(defaults(), io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &stuck{Listener: l, end: make(chan struct{})}
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(100*time.Millisecond, cancel) // once it serves
+	if err := srv.serve(ctx, s); err != nil {
+		t.Error(err)
 	}
 }
