@@ -58,6 +58,11 @@ func (a *app) bring(ctx context.Context, e *engine.Engine, p *project, purpose s
 	if err != nil {
 		return nil, err
 	}
+	done, err := making(p.id())
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	up, at := &assembly{}, plan.Addresses{}
 	for _, g := range shape.Gates {
 		part, err := a.bringPart(ctx, e, p, g.Name, at, purpose, args, &t)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -92,6 +93,9 @@ func (a *app) takeDown(ctx context.Context, purge bool) error {
 	if err := errors.Join(e.Down(ctx, members), e.SweepTools(ctx)); err != nil {
 		return errors.Join(err, kept)
 	}
+	if err := a.stragglers(ctx, e, file, alone); err != nil {
+		return errors.Join(err, kept)
+	}
 	ids := sandboxes(members)
 	for _, id := range ids {
 		findings, err := changedSince(ctx, id)
@@ -131,6 +135,84 @@ func (a *app) takeDown(ctx context.Context, purge bool) error {
 		fmt.Fprintf(a.err, "corral: nothing of %s is up\n", printable.Escape(file))
 	}
 	return nil
+}
+
+// making says that containers of a sandbox are made from now on, until done.
+func making(id string) (done func(), err error) {
+	home, err := state.Home()
+	if err == nil {
+		err = state.SetMaking(home, id, true)
+	}
+	return func() { _ = state.SetMaking(home, id, false) }, err // what stays costs the next down a moment
+}
+
+// An engine that is busy may finish what a corral asked for that was killed meanwhile,
+// after a down has looked: so long that one looks again, and so often.
+const (
+	stragglersWithin = 3 * time.Second
+	stragglersLook   = 200 * time.Millisecond
+)
+
+// stragglers ends what an engine makes of a sandbox after the corral that asked for it
+// was killed. The caller may have the sandbox to itself: else another one is at it.
+func (a *app) stragglers(ctx context.Context, e *engine.Engine, file string, alone bool) error {
+	home, err := state.Home()
+	if err != nil {
+		return nil // nothing is kept, which the caller says
+	}
+	cut := unfinished(home, file)
+	if len(cut) > 0 && !alone {
+		left, unlock, err := a.alone(ctx, e, file)
+		if err != nil {
+			return err
+		}
+		defer unlock()
+		if err := e.Down(ctx, left); err != nil {
+			return err
+		}
+		cut = unfinished(home, file) // one that lives has said by now that it is done
+	}
+	if len(cut) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, stragglersWithin)
+	defer cancel()
+	look := time.NewTicker(stragglersLook)
+	defer look.Stop()
+	for {
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			for _, id := range cut {
+				if err := state.SetMaking(home, id, false); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		members, err := e.Members(ctx, file)
+		if err == nil {
+			err = e.Down(ctx, members)
+		}
+		if err != nil && ctx.Err() == nil {
+			return err
+		}
+	}
+}
+
+// unfinished are the sandboxes of a policy file of which somebody began to make containers
+// and did not say that it was done.
+func unfinished(home, file string) (cut []string) {
+	ids, err := known(home, file)
+	if err != nil {
+		return nil // down says so
+	}
+	for _, id := range ids {
+		if is, err := state.Making(home, id); is && err == nil {
+			cut = append(cut, id)
+		}
+	}
+	return cut
 }
 
 // lookedAfter reports whether a sandbox is one of a corral run that lives.

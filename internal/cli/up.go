@@ -251,7 +251,11 @@ func stays(p *project) error {
 // that is prepared: what is gone of that comes back, too.
 func (a *app) heal(ctx context.Context, e *engine.Engine, p *project, members []engine.Member, to purpose, was bool) (*healing, error) {
 	h := &healing{app: a, engine: e, project: p, to: to, was: was}
-	var err error
+	done, err := making(p.id())
+	if err != nil {
+		return h, err
+	}
+	defer done()
 	if h.guests, err = host.FindGuests(); err == nil {
 		err = h.heal(ctx, members)
 	}

@@ -15,3 +15,18 @@ func TestWanted(t *testing.T) {
 		}
 	}
 }
+
+// Who makes a sandbox says so, and that it is done, whatever else is kept of it.
+func TestMaking(t *testing.T) {
+	home := t.TempDir()
+	for _, is := range []bool{false, true, true, false, false} {
+		if err := SetMaking(home, "a-1", is); err != nil {
+			t.Fatal(err)
+		}
+		got, err := Making(home, "a-1")
+		wanted, errWanted := Wanted(home, "a-1")
+		if got != is || err != nil || wanted || errWanted != nil {
+			t.Errorf("%t: %t, %v; wanted %t, %v", is, got, err, wanted, errWanted)
+		}
+	}
+}
