@@ -181,7 +181,7 @@ func asService(service map[string]any, services, volumes map[string]any) string 
 		"logging":      {true, logging},
 		"volumes":      {true, each(mount(volumes, mode == withoutNet))},
 		"init":         {mode != withoutNet, only(true)}, // it reaps, and takes SIGTERM to what asks for none
-		"image":        {needed: true}, "command": {}, "build": {}, "pull_policy": {}, "read_only": {},
+		"image":        {needed: true}, "command": {}, "build": {}, "pull_policy": {}, "read_only": {}, "mem_limit": {}, "stop_grace_period": {},
 	}
 	if mode == withoutNet {
 		keys["cap_add"] = key{false, each(func(v any) string {

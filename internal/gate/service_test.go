@@ -221,7 +221,7 @@ func TestNotFenced(t *testing.T) {
 		"root":            {p, s, "uid=0", probesVar, 1, "non-root: this process (corral-verify) runs as root", ""},
 		"the worker":      {p, s, "uid=64999", probesVar, 1, "user-not-the-gates: this process (corral-verify) runs as uid 64999, which is the gate's own; choose another", ""},
 		"the carrier":     {p, s, "uid=64998", probesVar, 1, "user-not-the-gates: this process (corral-verify) runs as uid 64998, which is the gate's own; choose another", ""},
-		"no gate":         {bare, nil, "", probesVar, 1, "gate-answers: no gate is here: 127.0.0.1:53 does not answer: connection refused; in compose.yaml: ", "FAIL unlisted-host-blocked: cannot tell: no gate tells what becomes of packets here, so none was sent"},
+		"no gate":         {bare, nil, "", probesVar, 1, "gate-answers: no gate is here: 127.0.0.1:53 does not answer: connection refused; in compose.yaml: `network_mode: service:GATE`, and `depends_on: {GATE: {condition: service_healthy}}`; a service is started anew when its gate was; or the gate is still starting: docker compose up --detach --wait", "FAIL unlisted-host-blocked: cannot tell: no gate tells what becomes of packets here, so none was sent"},
 		"probes that are": {p, s, "", []string{"CORRAL_PROBES=x"}, 2, "CORRAL_PROBES: \"x\"", ""},
 	} {
 		t.Run(what, func(t *testing.T) {

@@ -40,6 +40,9 @@ var unfenced = []string{"NET_RAW", "NET_ADMIN", "SETUID", "SETGID", "SYS_ADMIN",
 // joinHint is how a service comes into a gate's namespace.
 const joinHint = "in compose.yaml: `network_mode: service:GATE`, and `depends_on: {GATE: {condition: service_healthy}}`; a service is started anew when its gate was"
 
+// startingHint is for who was started together with its gate, and not after it.
+const startingHint = "; or the gate is still starting: docker compose up --detach --wait"
+
 // healHint is what puts a service and its gate together again.
 const healHint = "docker compose up --detach --wait --force-recreate"
 
@@ -367,7 +370,7 @@ func gateAnswers(ctx context.Context, _ spec.Check, e *env) finding {
 	case errors.Is(err, errMute):
 		return failed("a gate, or something in its place, is here and does not answer: %v", err).advising(hangHint)
 	case err != nil:
-		return failed("no gate is here: %v", err).advising(joinHint)
+		return failed("no gate is here: %v", err).advising(joinHint + startingHint)
 	}
 	if len(texts) != 1 || texts[0] == "" {
 		return failed("no gate is here: %v has no instance to tell", e.dns)
