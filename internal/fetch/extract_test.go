@@ -103,6 +103,37 @@ func TestWords(t *testing.T) {
 	}
 }
 
+// A title is what readers see of it, and not what machines are told. The library compares
+// headings with its beginning alone.
+func TestTitles(t *testing.T) {
+	for _, tt := range []struct{ page, want string }{
+		{"<title> A  title </title><h1>B</h1><p>c", "A title"},
+		{"<title>A title | A site</title><h1>A title</h1><p>c", "A title | A site"},
+		{"<title> </title><h1>A heading</h1><p>c", "A heading"},
+		{"<meta property=og:title content=O><meta name=twitter:title content=T><meta name=dc.title content=D><title>A title</title><h1>B</h1><p>c", "A title"},
+		{"<meta property=og:title content=O><h1>A heading</h1><p>c", "A heading"},
+		{"<meta property=og:title content=O><p>c", ""},
+		{"<title>" + strings.Repeat("w ", 2_000_000) + "</title><p>c", strings.Repeat("w ", maxField/2-1) + "w "},
+	} {
+		if got := extracted(t, []byte(tt.page), "text/html; charset=utf-8").title; got != tt.want {
+			t.Errorf("%.200s: %q", tt.page, got)
+		}
+	}
+	doc, err := html.Parse(strings.NewReader("<meta property=og:title content=O><title>" + strings.Repeat("w", maxField) + "</title><title>B</title>"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	entitle(doc, titleOf(doc))
+	said := 0
+	walk(doc, func(n *html.Node) bool {
+		said += len(n.Data) + len(attr(n, "content"))
+		return true
+	})
+	if said > maxCompared+100 {
+		t.Errorf("%d bytes are left to compare", said)
+	}
+}
+
 // Text is as it was in what is not HTML.
 func TestPlain(t *testing.T) {
 	for _, tt := range []struct{ contentType, body, want string }{

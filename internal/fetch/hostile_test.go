@@ -23,6 +23,15 @@ import (
 // to repeats s up to n bytes.
 func to(n int, s string) string { return strings.Repeat(s, n/len(s)+1)[:n] }
 
+// numbered is n bytes of words that are all different.
+func numbered(n int, word string) string {
+	var b strings.Builder
+	for i := 0; b.Len() < n; i++ {
+		fmt.Fprintf(&b, word, i)
+	}
+	return b.String()[:n]
+}
+
 // hostilePages are made to cost whoever reads them.
 func hostilePages() map[string]string {
 	const most = 5 << 20
@@ -90,6 +99,10 @@ func hostilePages() map[string]string {
 		"pieces of text":                "<p>" + strings.Repeat("some forty bytes of words and more words<!---->", maxNodes/3),
 		"code in bold":                  "<p>x " + strings.Repeat("<b><code>x</code></b><u></u>", maxNodes/20) + to(most/3, "word "),
 		"spans in bold":                 "<p>" + strings.Repeat(strings.Repeat("<span>", 300)+"<b>x</b>"+strings.Repeat("</span>", 300), 100),
+		"a title of headings":           "<title>" + to(2_000_000, "word ") + "</title>" + strings.Repeat("<h2>a b</h2>", 3000) + "<p>some words, and more words",
+		"a heading of headings":         "<h1>" + to(2_000_000, "word ") + "</h1>" + strings.Repeat("<h2>a b</h2>", 3000) + "<p>some words, and more words",
+		"titles of headings":            "<meta property=og:title content='" + to(2_000_000, "word ") + "'><meta name=dc.title content='" + to(2_000_000, "word ") + "'>" + strings.Repeat("<h2>a b</h2>", 3000) + "<p>some words, and more words",
+		"a title of many words":         "<title>" + numbered(most-200, "-%x") + "</title><h2>a b</h2><p>some words, and more words",
 		"long lines in quotes":          strings.Repeat("<blockquote><ul><li>", 100) + "<pre>" + to(most/2, "\n"),
 	}
 }
@@ -188,7 +201,7 @@ func TestHostilePages(t *testing.T) {
 		rounds = append(rounds, six)
 	}
 	for _, path := range paths {
-		if slices.Contains([]string{"/one-word", "/as-many-nodes-as-there-may-be", "/pieces-of-text", "/spans"}, path) || os.Getenv("CORRAL_TEST_SWEEPS") == "all" {
+		if slices.Contains([]string{"/one-word", "/as-many-nodes-as-there-may-be", "/pieces-of-text", "/spans", "/a-title-of-many-words"}, path) || os.Getenv("CORRAL_TEST_SWEEPS") == "all" {
 			rounds = append(rounds, slices.Repeat([]string{path}, 6))
 		}
 	}

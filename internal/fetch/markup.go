@@ -40,6 +40,7 @@ func markdown(ctx context.Context, content string, at *url.URL, most int) (title
 		return title, text, more, ended(ctx, nil)
 	}
 	title = titleOf(doc)
+	entitle(doc, title)
 	all := prose(mainPart(doc))
 	parser := readability.NewParser()
 	parser.DisableJSONLD = true
@@ -51,8 +52,6 @@ func markdown(ctx context.Context, content string, at *url.URL, most int) (title
 			return "", "", false, ended(ctx, err)
 		}
 		found = mainPart(doc)
-	} else if t := article.Title(); t != "" {
-		title = t
 	}
 	if err := ended(ctx, nil); err != nil {
 		return "", "", false, err
@@ -120,11 +119,32 @@ func titleOf(doc *html.Node) string {
 	for _, tag := range []atom.Atom{atom.Title, atom.H1} {
 		if n := first(doc, tag); n != nil {
 			if t := strings.TrimSpace(textOf(n)); t != "" {
-				return t
+				return cut(t, 4*maxField) // white space is taken out of it yet
 			}
 		}
 	}
 	return ""
+}
+
+// maxCompared is how much of a title is compared with headings, in bytes: the library
+// reads it again for each of them.
+const maxCompared = 256
+
+// entitle leaves a page one title, which no machine alone reads, for the library to
+// compare headings with.
+func entitle(doc *html.Node, title string) {
+	walk(doc, func(n *html.Node) bool {
+		told := strings.ToLower(attr(n, "name") + " " + attr(n, "property"))
+		if n.DataAtom == atom.Title || n.DataAtom == atom.Meta && strings.Contains(told, "title") {
+			n.Parent.RemoveChild(n)
+			return false
+		}
+		return true
+	})
+	if head := first(doc, atom.Head); head != nil && title != "" {
+		head.AppendChild(&html.Node{Type: html.ElementNode, DataAtom: atom.Meta, Data: "meta",
+			Attr: []html.Attribute{{Key: "property", Val: "og:title"}, {Key: "content", Val: cut(title, maxCompared)}}})
+	}
 }
 
 // maxRefresh is the longest URL that a sentence of the fetcher's own holds, in bytes.
