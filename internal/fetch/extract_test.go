@@ -307,7 +307,7 @@ func TestLinks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		clean(doc, at.url)
+		clean(t.Context(), doc, at.url)
 		size, longest := 0, 0
 		walk(doc, func(n *html.Node) bool {
 			if n.Type == html.ElementNode {

@@ -103,6 +103,8 @@ func hostilePages() map[string]string {
 		"a heading of headings":         "<h1>" + to(2_000_000, "word ") + "</h1>" + strings.Repeat("<h2>a b</h2>", 3000) + "<p>some words, and more words",
 		"titles of headings":            "<meta property=og:title content='" + to(2_000_000, "word ") + "'><meta name=dc.title content='" + to(2_000_000, "word ") + "'>" + strings.Repeat("<h2>a b</h2>", 3000) + "<p>some words, and more words",
 		"a title of many words":         "<title>" + numbered(most-200, "-%x") + "</title><h2>a b</h2><p>some words, and more words",
+		"ids and attributes":            "<style>" + strings.Repeat("#a>p,", 3500) + "#a>p{top:0}</style><div" + numbered(30_000, " a%x") + ">" + strings.Repeat("<p>x", 3000) + "</div>",
+		"tests and attributes":          "<style>" + strings.Repeat("[z=q] p,", 5000) + "[z=q] p{top:0}</style><div" + numbered(170_000, " a%x") + " z>" + strings.Repeat("<p>x", 3000) + "</div>",
 		"long lines in quotes":          strings.Repeat("<blockquote><ul><li>", 100) + "<pre>" + to(most/2, "\n"),
 	}
 }

@@ -28,7 +28,7 @@ func markdown(ctx context.Context, content string, at *url.URL, most int) (title
 	tree := func() (*html.Node, error) {
 		doc, err := html.Parse(stoppable{ctx, strings.NewReader(content)})
 		if err == nil {
-			clean(doc, at)
+			clean(ctx, doc, at)
 			note = refreshOf(doc, at)
 			dropBoilerplate(doc)
 		}
@@ -274,13 +274,13 @@ func dropBoilerplate(doc *html.Node) {
 
 // clean takes away what a reader of the page would not see, makes links absolute,
 // and leaves of attributes only those that tell what a thing is.
-func clean(doc *html.Node, at *url.URL) {
+func clean(ctx context.Context, doc *html.Node, at *url.URL) {
 	if b := first(doc, atom.Base); b != nil {
 		if u, err := at.Parse(cut(attr(b, "href"), maxBase)); err == nil && len(attr(b, "href")) <= maxBase && (u.Scheme == "http" || u.Scheme == "https") {
 			at = u
 		}
 	}
-	dropUnseen(doc)
+	dropUnseen(ctx, doc)
 	links := maxLinks
 	walk(doc, func(n *html.Node) bool {
 		if n.Type != html.ElementNode {

@@ -565,6 +565,7 @@ func (s *sheet) fits(c *compound, n *html.Node) bool {
 	if c.tag != "" && c.tag != n.Data {
 		return false
 	}
+	s.steps += (1 + len(c.tests)) * len(n.Attr) / 8 // each looks for its own
 	if c.id != "" && !strings.EqualFold(attr(n, "id"), c.id) {
 		return false
 	}

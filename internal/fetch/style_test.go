@@ -1,6 +1,7 @@
 package fetch
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -212,5 +213,35 @@ func TestSteps(t *testing.T) {
 	got := extracted(t, []byte(page), "text/html").markdown
 	if strings.Contains(got, "TEXT") || !strings.Contains(got, "after") {
 		t.Errorf("%.300q", got)
+	}
+}
+
+// Every attribute that is looked at is a step, and nothing is looked at for longer than
+// there is time.
+func TestStepsOfAttributes(t *testing.T) {
+	rules := strings.Repeat("#a>p,", 3000) + strings.Repeat("[z=q]>p,", 3000) + "#a>p{display:none}"
+	for name, at := range map[string]string{"one": "", "many": numbered(20_000, " a%x")} {
+		doc, err := html.Parse(strings.NewReader("<style>" + rules + "</style><div" + at + ">" + strings.Repeat("<p>x", 100) + "</div>"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := sheetOf(doc)
+		walk(doc, func(n *html.Node) bool {
+			s.look(n, veil{})
+			return true
+		})
+		if got := s.steps > maxSteps; got != (name == "many") {
+			t.Errorf("%s: %d steps", name, s.steps)
+		}
+	}
+	doc, err := html.Parse(strings.NewReader("<p>x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	over, cancel := context.WithCancel(context.Background())
+	cancel()
+	dropUnseen(over, doc)
+	if said := textOf(doc); said != "" {
+		t.Errorf("without time left it shows %q", said)
 	}
 }

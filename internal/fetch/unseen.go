@@ -1,6 +1,7 @@
 package fetch
 
 import (
+	"context"
 	"regexp"
 	"strings"
 	"unicode"
@@ -72,8 +73,9 @@ func bracket(n *html.Node) bool {
 	return size == len(s) && (s == "" || unicode.IsPunct(r))
 }
 
-// dropUnseen takes away what a reader of the page would not see.
-func dropUnseen(doc *html.Node) {
+// dropUnseen takes away what a reader of the page would not see, and what there is no time
+// left to tell of.
+func dropUnseen(ctx context.Context, doc *html.Node) {
 	sheet := sheetOf(doc)
 	var gone []*html.Node // taken away at the end: selectors count siblings
 	var visit func(*html.Node, veil)
@@ -91,7 +93,7 @@ func dropUnseen(doc *html.Node) {
 			if n.DataAtom == atom.Html || n.DataAtom == atom.Head || n.DataAtom == atom.Body {
 				break
 			}
-			out := unseen(n)
+			out := ctx.Err() != nil || unseen(n)
 			if !out {
 				out, v = sheet.look(n, v)
 			}
