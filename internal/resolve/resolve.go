@@ -128,6 +128,9 @@ func (c *Client) Both(ctx context.Context, name string) (Answer, error) {
 	case errs[1] != nil:
 		return answers[0], nil
 	}
+	if n := len(answers[0].Addrs) + len(answers[1].Addrs); n > MaxRecords { // none of them goes unseen
+		return Answer{}, &Error{Name: name, Kind: TooMuch, Detail: fmt.Sprintf("%d addresses, %d are allowed", n, MaxRecords)}
+	}
 	return merge(answers[0], answers[1]), nil
 }
 

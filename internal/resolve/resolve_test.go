@@ -261,6 +261,10 @@ func TestOnce(t *testing.T) {
 
 // Both asks for each family once; one without any is no failure, anything else is.
 func TestBoth(t *testing.T) {
+	many := []string{"a.test. 60 IN AAAA ::1"}
+	for i := range MaxRecords {
+		many = append(many, fmt.Sprintf("a.test. 60 IN A 44.10.0.%d", i))
+	}
 	for _, tt := range []struct {
 		what    string
 		records []string
@@ -273,6 +277,7 @@ func TestBoth(t *testing.T) {
 		{"IPv6", []string{"a.test. 60 IN AAAA 2a00::1"}, 0, addrs("2a00::1"), 0},
 		{"neither", []string{"a.test. 60 IN TXT x"}, 0, nil, NoData},
 		{"no name", nil, 0, nil, NXDomain},
+		{"one more than there may be", many, 0, nil, TooMuch},
 		{"IPv6 broken", []string{"a.test. 60 IN A 44.10.0.10"}, dns.TypeAAAA, nil, ServFail},
 		{"IPv4 broken", []string{"a.test. 60 IN AAAA 2a00::1"}, dns.TypeA, nil, ServFail},
 		{"IPv6 of another name", []string{"a.test. 60 IN A 44.10.0.10", "b.test. 60 IN AAAA 2a00::1"}, 0, addrs("44.10.0.10"), 0},
