@@ -329,6 +329,7 @@ func TestRequests(t *testing.T) {
 		{"GET", "/", ``, 404, spec.FetchNotFound},
 		{"GET", "/debug/pprof/", ``, 404, spec.FetchNotFound},
 		{"GET", "/healthz", ``, 200, ""},
+		{"HEAD", "/healthz", ``, 200, ""},
 		{"POST", spec.FetchPath, `{"url": "http://other.lab.test/"}`, 200, ""},
 	} {
 		req, err := http.NewRequest(tt.method, a.at+tt.path, strings.NewReader(tt.body))
@@ -343,6 +344,10 @@ func TestRequests(t *testing.T) {
 		resp.Body.Close()
 		if err != nil || resp.StatusCode != tt.code || tt.reason != "" && !strings.Contains(string(b), `"error":"`+string(tt.reason)+`"`) {
 			t.Errorf("%s %s %.60s: %d %s %v", tt.method, tt.path, tt.body, resp.StatusCode, b, err)
+		}
+		allow := map[string]string{spec.FetchPath: "POST", "/healthz": "GET, HEAD"}[req.URL.Path]
+		if got := resp.Header.Get("Allow"); tt.code == 405 && got != allow {
+			t.Errorf("%s %s: Allow: %s", tt.method, tt.path, got)
 		}
 	}
 	if n := len(a.dialled()); n != 1 {

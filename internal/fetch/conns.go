@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -110,6 +111,12 @@ type counted struct {
 	began time.Time
 	state atomic.Int32
 	spoke sync.Once
+	late  atomic.Bool // its time to ask was over
+}
+
+// notInTime is why half a request is none.
+func notInTime() *failure {
+	return failf(spec.FetchBadRequest, "it did not arrive within %v", askWithin)
 }
 
 func (c *counted) set(state int32) {
@@ -127,6 +134,9 @@ func (c *counted) Read(b []byte) (int, error) {
 	if n > 0 {
 		c.state.CompareAndSwap(unheard, arriving)
 	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		c.late.Store(true)
+	}
 	if n > 0 && len(b) == 1 && c.state.Load() >= asking {
 		return 0, errSurplus
 	}
@@ -138,6 +148,10 @@ func (c *counted) Read(b []byte) (int, error) {
 func (c *counted) Write(b []byte) (int, error) {
 	if c.state.Load() >= asking {
 		return c.Conn.Write(b)
+	}
+	if c.late.Load() {
+		c.tell(notInTime())
+		return len(b), nil
 	}
 	var status int
 	_, _ = fmt.Sscanf(string(b), "HTTP/1.1 %d", &status)
@@ -184,6 +198,10 @@ func (c *counted) CloseWrite() error {
 }
 
 func (c *counted) Close() error {
+	// Of a request that breaks off between two lines the library says nothing.
+	if c.late.Load() && c.state.CompareAndSwap(arriving, answered) {
+		c.tell(notInTime())
+	}
 	c.of.mu.Lock()
 	if i := slices.Index(c.of.open, c); i >= 0 {
 		c.of.open = slices.Delete(c.of.open, i, i+1)

@@ -56,14 +56,15 @@ func run(ctx context.Context, stdout io.Writer, args, environ []string) error {
 		return exit.Invalidf(howTo, "no command")
 	}
 	command, rest := strings.TrimPrefix(args[0], "--"), args[1:]
+	option, _, _ := strings.Cut(command, "=")
 	isHelp := func(arg string) bool { return arg == "--help" || arg == "-h" }
 	switch {
 	case command == "help", isHelp(args[0]), slices.Contains(commands, command) && slices.ContainsFunc(rest, isHelp):
 		_, err := io.WriteString(stdout, usage)
 		return err
 	case args[0] == "--version":
-	case command != args[0] && isOption(command):
-		return exit.Invalidf(howTo, "%s stands before a command: corral-fetch serve %[1]s …", args[0])
+	case command != args[0] && isOption(option):
+		return exit.Invalidf(howTo, "--%s stands before a command: corral-fetch serve --%[1]s …", option)
 	case !slices.Contains(commands, args[0]):
 		if near := spelling.Nearest(command, commands); near != "" {
 			return exit.Invalidf("did you mean corral-fetch "+near+"?", "no command is called %q", args[0])

@@ -54,6 +54,17 @@ func TestCommands(t *testing.T) {
 		{[]string{"--listen", "127.0.0.1:1"}, exit.Invalid, "", "--listen stands before a command: corral-fetch serve --listen …"},
 		{[]string{"serve", "--listen", "nowhere"}, exit.Invalid, "", "--listen: it is not an IP address with a port; write it like 0.0.0.0:8766"},
 		{[]string{"serve", "--listen", ":8798"}, exit.Invalid, "", "--listen: it has no address: 0.0.0.0:8798 is every IPv4 address, 127.0.0.1:8798 this machine alone"},
+		{[]string{"--slots=3"}, exit.Invalid, "", "--slots stands before a command: corral-fetch serve --slots …"},
+		{[]string{"serve", "--listen", "127.0.0.1:0"}, exit.Invalid, "", "--listen: port 0 is any port, which nobody would know: it takes one from 1 to 65535\n"},
+		{[]string{"serve", "--slots", "7"}, exit.Invalid, "", "--slots: it is a number from 1 to 6\n"},
+		{[]string{"serve", "--slots", "99999999999999999999"}, exit.Invalid, "", "--slots: it is a number from 1 to 6\n"},
+		{[]string{"serve", "--slots", "x"}, exit.Invalid, "", "--slots: it is a number from 1 to 6; write it like 6\n"},
+		{[]string{"serve", "--connect-timeout", "10"}, exit.Invalid, "", "--connect-timeout: it has no unit: 10s is seconds; write it like 10s\n"},
+		{[]string{"serve", "--connect-timeout", "x"}, exit.Invalid, "", "--connect-timeout: it is a time from 1ms to 10s; write it like 10s\n"},
+		{[]string{"serve", "--connect-timeout", "0"}, exit.Invalid, "", "--connect-timeout: it is a time from 1ms to 10s\n"},
+		{[]string{"serve", "--total-timeout", "999ms"}, exit.Invalid, "", "--total-timeout: it is a time from 1s to 45s\n"},
+		{[]string{"serve", "--ca-file", "/nonexistent"}, exit.Invalid, "", "--ca-file: open /nonexistent: no such file or directory\n"},
+		{[]string{"serve", "--slots=7", "--max-body=0"}, exit.Invalid, "", "corral-fetch: --slots: it is a number from 1 to 6\ncorral-fetch: --max-body: it is"},
 		{[]string{"serve", "--listen", "localhost:8798"}, exit.Invalid, "", "--listen: it takes addresses, not names"},
 	} {
 		stdout, stderr, status := ran(t, tt.args...)
@@ -89,6 +100,17 @@ func TestMistyped(t *testing.T) {
 	}
 }
 
+// freePort is an address that nobody listens at.
+func freePort(t *testing.T) string {
+	t.Helper()
+	free, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer free.Close()
+	return free.Addr().String()
+}
+
 // A server that is told by options listens, says so, answers health, and ends when it
 // is asked to.
 func TestServe(t *testing.T) {
@@ -96,12 +118,7 @@ func TestServe(t *testing.T) {
 	defer cancel()
 	out := new(lines)
 	done := make(chan int, 1)
-	free, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	at := free.Addr().String()
-	free.Close()
+	at := freePort(t)
 	args := []string{"--listen=" + at, "--resolvers", "127.0.0.1:1", "--slots", "2"}
 	var errs bytes.Buffer
 	ready := &awaited{lines: out, want: `"listen":"` + at + `"`, seen: make(chan struct{})}
@@ -236,7 +253,7 @@ func TestReadSettings(t *testing.T) {
 	if err == nil {
 		t.Fatal("no mistake")
 	}
-	for _, want := range []string{"--slots: it is a number from 1 to 6", "--max-body: it is a number", `"x" is not a port`, `"070" is not a port`, "--user-agent: it is of", "--total-timeout: it is a time up to 45s",
+	for _, want := range []string{"--slots: it is a number from 1 to 6", "--max-body: it is a number", `"x" is not a port`, `"070" is not a port`, "--user-agent: it is of", "--total-timeout: it is a time from 1s to 45s",
 		"--prots: there is no such setting; did you mean", "serve: there is no such setting", "--listen: it is not an IP address", "holds no certificate", `"::1" is not the IPv4 address`, "--resolvers", `"::ffff:1.2.3.4/100" is neither`,
 		"--max-text: it has no value", "CORRAL_FETCH_SLOT: there is no such setting; did you mean CORRAL_FETCH_SLOTS?", "CORRAL_FETCH_CONNECT_TIMEOUT: it is a time"} {
 		if !strings.Contains(err.Error(), want) {

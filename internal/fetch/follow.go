@@ -5,12 +5,14 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptrace"
 	"net/netip"
 	"net/textproto"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -61,9 +63,34 @@ func (f *follower) get(ctx context.Context, t target) (page, []spec.FetchHop, er
 			return page{}, hops, failf(spec.FetchRedirects, "more than %d redirects", f.Redirects)
 		}
 		if t, err = t.next(*location, f.Ports); err != nil {
+			var why *failure
+			if errors.As(err, &why) {
+				err = failf(why.reason, "redirect to %s: %s", shown(*location), why.detail)
+			}
 			return page{}, hops, err
 		}
 	}
+}
+
+// maxShown bounds what is shown of where a redirect leads, in bytes: what is wrong
+// with it has to have room behind.
+const maxShown = 150
+
+// shown is a URL that a server wrote, for who reads of it: without blanks and what is
+// not printable ASCII, and not too long.
+func shown(url string) string {
+	var b strings.Builder
+	for _, c := range []byte(url) {
+		if b.Len() >= maxShown {
+			return b.String() + "…"
+		}
+		if c <= ' ' || c > '~' {
+			fmt.Fprintf(&b, "%%%02X", c)
+		} else {
+			b.WriteByte(c)
+		}
+	}
+	return b.String()
 }
 
 // The steps of one request.

@@ -180,7 +180,7 @@ func TestHostilePages(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	cmd := exec.CommandContext(t.Context(), bin, "serve", "--listen", "127.0.0.1:0", "--resolvers", lab.NameServer.String())
+	cmd := exec.CommandContext(t.Context(), bin, "serve", "--listen", freePort(t), "--resolvers", lab.NameServer.String())
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"runtime/debug"
 	"strings"
 	"sync/atomic"
@@ -148,7 +149,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		x.refuse(spec.FetchFailure{Error: spec.FetchMethod, Detail: "POST " + spec.FetchPath})
 		return
 	case r.URL.Path == "/healthz":
-		w.Header().Set("Allow", http.MethodGet)
+		w.Header().Set("Allow", "GET, HEAD")
 		x.refuse(spec.FetchFailure{Error: spec.FetchMethod, Detail: "GET /healthz"})
 		return
 	default:
@@ -246,6 +247,8 @@ func (s *server) readRequest(r *http.Request) (asked spec.FetchRequest, err erro
 		body = append(body, rest...)
 	}
 	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return asked, notInTime()
 	case err != nil:
 		return asked, failf(spec.FetchBadRequest, "it did not arrive whole")
 	case len(body) > maxRequest:

@@ -438,6 +438,82 @@ func TestWhatIsWrong(t *testing.T) {
 	}
 }
 
+// hasty is a listener whose connections have little time.
+type hasty struct{ net.Listener }
+
+func (h hasty) Accept() (net.Conn, error) {
+	c, err := h.Listener.Accept()
+	return hurried{c}, err
+}
+
+type hurried struct{ net.Conn }
+
+func (h hurried) SetReadDeadline(at time.Time) error {
+	if soon := time.Now().Add(500 * time.Millisecond); at.After(soon) {
+		at = soon
+	}
+	return h.Conn.SetReadDeadline(at)
+}
+
+// Who asks too slowly is told so, wherever the request breaks off, and the log has it;
+// who has said nothing is told nothing.
+func TestAsksTooSlowly(t *testing.T) {
+	log := new(lines)
+	srv, err := newServer(defaults(), log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const whole = "POST " + spec.FetchPath + " HTTP/1.1\r\nHost: localhost\r\nContent-Length: 90\r\n\r\n{"
+	a := &asker{t: t, at: "http://" + l.Addr().String()}
+	conns := map[string]net.Conn{}
+	for _, last := range []string{"P", "POST", "HTTP/1.1", "\r\n", "Ho", "localhost", "localhost\r\n", "Content-Le", "90", "90\r\n", "90\r\n\r\n", "{"} {
+		upTo := whole[:strings.Index(whole, last)+len(last)]
+		conns[upTo] = a.say(upTo)
+	}
+	quiet := a.say("")
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- srv.serve(ctx, hasty{l}) }() // what was said is there already
+	for upTo, c := range conns {
+		if got := heard(t, c); got.reason() != spec.FetchBadRequest || got.failure.Detail != "it did not arrive within 10s" {
+			t.Errorf("%q: %v", upTo, got)
+		}
+	}
+	if n, err := quiet.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) {
+		t.Errorf("who said nothing: %d, %v", n, err)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if n := strings.Count(log.String(), `"detail":"it did not arrive within 10s"`); n != len(conns) {
+		t.Errorf("%d of %d are in the log:\n%s", n, len(conns), log)
+	}
+}
+
+// A redirect that is refused says where it led, in words that nobody can be told
+// anything else by.
+func TestRefusedRedirect(t *testing.T) {
+	a := serving(t, short)
+	for location, want := range map[string]string{
+		"http://localhost/x":                 "redirect to http://localhost/x: localhost: ",
+		"http://" + otherHost + ":22/":       "redirect to http://" + otherHost + ":22/: port 22: ",
+		"ftp://" + otherHost + "/":           "redirect to ftp://" + otherHost + "/: ftp: ",
+		"//[2Ka b\u202e\xff/":                "redirect to //[2Ka%20b%E2%80%AE%FF/: ",
+		"ftp://" + strings.Repeat("a", 9000): "redirect to ftp://" + strings.Repeat("a", maxShown-6) + "…: a URL has at most 8192 bytes",
+	} {
+		a.raw("HTTP/1.1 302 Found\r\nLocation: " + location + "\r\nContent-Length: 0\r\n\r\n")
+		got := a.get("http://" + hopHost + "/")
+		if !strings.HasPrefix(got.failure.Detail, want) || got.reason() != spec.FetchBlocked && got.reason() != spec.FetchBadRedirect {
+			t.Errorf("%.60q: %v", location, got)
+		}
+	}
+}
+
 // stuck is a listener that ends only when it is closed again.
 type stuck struct {
 	net.Listener

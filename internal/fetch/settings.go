@@ -66,6 +66,8 @@ var options = []setting{
 	{"listen", "where to be asked", "`0.0.0.0:8766`", "`127.0.0.1:8766`, in the image `0.0.0.0:8766`", func(s *settings, v string) (err error) {
 		s.Listen, err = netip.ParseAddrPort(v)
 		switch host, port, splitErr := net.SplitHostPort(v); {
+		case err == nil && s.Listen.Port() == 0:
+			return beyond("port 0 is any port, which nobody would know: it takes one from 1 to 65535")
 		case err == nil && s.Listen.Addr().Zone() == "" && !s.Listen.Addr().Is4In6():
 			return nil
 		case splitErr == nil && host == "" && portWord.MatchString(port):
@@ -123,16 +125,18 @@ var options = []setting{
 	}},
 	{"ca-file", "certificates to trust beside the system's, PEM, where a company looks into TLS", "`/etc/ssl/company.pem`", "none", func(s *settings, v string) error {
 		s.CAFile = v
-		_, err := s.roots()
-		return err
+		if _, err := s.roots(); err != nil {
+			return beyond(err.Error())
+		}
+		return nil
 	}},
 	{"slots", "pages at a time", "`6`", "`6`, the most", atMost(func(s *settings) *int { return &s.Slots }, 1)},
 	{"max-redirects", "redirects that are followed", "`5`", "`5`, the most", atMost(func(s *settings) *int { return &s.Redirects }, 0)},
 	{"max-body", "bytes of a body, inflated", "`5242880`", "`5242880`, the most", atMost(func(s *settings) *int { return &s.Body }, 1)},
 	{"max-text", "bytes of the text that is returned", "`2097152`", "`2097152`, the most", atMost(func(s *settings) *int { return &s.Text }, 1)},
-	{"connect-timeout", "for a lookup, for a connection, for TLS", "`10s`", "`10s`, the most", within(func(s *settings) *time.Duration { return &s.Connect })},
-	{"first-byte-timeout", "from the request to the end of the response's headers", "`20s`", "`20s`, the most", within(func(s *settings) *time.Duration { return &s.FirstByte })},
-	{"total-timeout", "for a page, redirects included", "`45s`", "`45s`, the most", within(func(s *settings) *time.Duration { return &s.Total })},
+	{"connect-timeout", "for a lookup, for a connection, for TLS", "`10s`", "`10s`, the most", within(func(s *settings) *time.Duration { return &s.Connect }, time.Millisecond)},
+	{"first-byte-timeout", "from the request to the end of the response's headers", "`20s`", "`20s`, the most", within(func(s *settings) *time.Duration { return &s.FirstByte }, time.Millisecond)},
+	{"total-timeout", "for a page, redirects included", "`45s`", "`45s`, the most", within(func(s *settings) *time.Duration { return &s.Total }, time.Second)},
 }
 
 func isOption(name string) bool {
@@ -147,20 +151,38 @@ func atMost(of func(*settings) *int, least int) func(*settings, string) error {
 	return func(s *settings, v string) error {
 		d := defaults()
 		n, err := strconv.Atoi(v)
-		if most := *of(&d); err != nil || n < least || n > most {
+		most := *of(&d)
+		switch {
+		case err != nil && !errors.Is(err, strconv.ErrRange):
 			return fmt.Errorf("it is a number from %d to %d", least, most)
+		case err != nil || n < least || n > most:
+			return beyond(fmt.Sprintf("it is a number from %d to %d", least, most))
 		}
 		*of(s) = n
 		return nil
 	}
 }
 
-func within(of func(*settings) *time.Duration) func(*settings, string) error {
+// bareWord is a number that nobody said the unit of.
+var bareWord = regexp.MustCompile(`^[0-9]+(\.[0-9]+)?$`)
+
+// beyond is a mistake in a value that is written as it should be.
+type beyond string
+
+func (b beyond) Error() string { return string(b) }
+
+func within(of func(*settings) *time.Duration, least time.Duration) func(*settings, string) error {
 	return func(s *settings, v string) error {
 		def := defaults()
 		d, err := time.ParseDuration(v)
-		if most := *of(&def); err != nil || d <= 0 || d > most {
-			return fmt.Errorf("it is a time up to %v, like 5s", most)
+		most := *of(&def)
+		switch {
+		case bareWord.MatchString(v) && v != "0":
+			return fmt.Errorf("it has no unit: %ss is seconds", v)
+		case err != nil:
+			return fmt.Errorf("it is a time from %v to %v", least, most)
+		case d < least || d > most:
+			return beyond(fmt.Sprintf("it is a time from %v to %v", least, most))
 		}
 		*of(s) = d
 		return nil
@@ -238,7 +260,10 @@ func readSettings(args, environ []string) (settings, error) {
 					written = "--" + name
 				}
 				for line := range strings.SplitSeq(err.Error(), "\n") {
-					errs = append(errs, fmt.Errorf("%s: %s; write it like %s", written, line, strings.Trim(o.form, "`")))
+					if _, formed := err.(beyond); !formed {
+						line += "; write it like " + strings.Trim(o.form, "`")
+					}
+					errs = append(errs, fmt.Errorf("%s: %s", written, line))
 				}
 			}
 		}
@@ -247,6 +272,11 @@ func readSettings(args, environ []string) (settings, error) {
 		s.Resolvers = systemResolvers()
 		if s.Resolvers == nil {
 			errs = append(errs, fmt.Errorf("--resolvers: %s names no IPv4 name server, and none is set; write it like 192.0.2.53", resolvConf))
+		}
+	}
+	for i := range errs { // each is a message of its own
+		if i > 0 {
+			errs[i] = fmt.Errorf("corral-fetch: %w", errs[i])
 		}
 	}
 	if len(errs) > 0 {
