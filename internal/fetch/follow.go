@@ -145,6 +145,8 @@ func (f *follower) ask(ctx context.Context, t target, addrs []netip.Addr, hop *s
 	switch code := resp.StatusCode; {
 	case code == http.StatusSwitchingProtocols:
 		return page{}, nil, failf(spec.FetchBadResponse, "the server changes to another protocol")
+	case code < 200:
+		return page{}, nil, failf(spec.FetchBadResponse, "its status is none")
 	case code >= 300 && code < 400:
 		switch code {
 		case 301, 302, 303, 307, 308:

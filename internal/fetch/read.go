@@ -9,6 +9,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"regexp"
 	"strings"
 
 	"github.com/corral-sandbox/corral/internal/spec"
@@ -42,6 +43,9 @@ func kindOf(mediaType string) kind {
 	return unsupported
 }
 
+// typeWord is a media type: two tokens.
+var typeWord = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,127}/[A-Za-z0-9!#$%&'*+.^_`|~-]{1,127}$")
+
 // mediaType is the type that a header names, without its parameters; empty if it
 // names none.
 func mediaType(header string) string {
@@ -58,6 +62,9 @@ func mediaType(header string) string {
 func (f *follower) read(ctx context.Context, resp *http.Response, p *page) error {
 	p.contentType = cut(resp.Header.Get("Content-Type"), maxField)
 	if t := mediaType(p.contentType); t != "" && kindOf(t) == unsupported {
+		if !typeWord.MatchString(t) { // a server's words, for whoever reads them
+			return failf(spec.FetchContentType, "what the server says of the type is no type")
+		}
 		return failf(spec.FetchContentType, "%s", t)
 	}
 	var body io.Reader = resp.Body

@@ -21,6 +21,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/corral-sandbox/corral/internal/printable"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
 
@@ -68,7 +69,7 @@ func newServer(s settings, out io.Writer) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	srv := &server{follower: follower{settings: s, roots: roots}, slots: newSlots(s.Slots), long: newSlots(longRequests), after: time.After, log: slog.New(slog.NewJSONHandler(out, nil)), extract: extract}
+	srv := &server{follower: follower{settings: s, roots: roots}, slots: newSlots(s.Slots), long: newSlots(longRequests), after: time.After, log: slog.New(slog.NewJSONHandler(printed{out}, nil)), extract: extract}
 	srv.conns = &bounded{max: maxConns, told: func(c *counted, f spec.FetchFailure) { srv.tell(c.RemoteAddr().String(), c.began, "", f) }}
 	return srv, nil
 }
@@ -120,6 +121,17 @@ func (s *server) serve(ctx context.Context, l net.Listener) error {
 }
 
 func shuttingDown() *failure { return failf(spec.FetchShuttingDown, "corral-fetch is being ended") }
+
+// printed is where lines of JSON go that a terminal may show: what others wrote in them has
+// no hold on it.
+type printed struct{ io.Writer }
+
+func (p printed) Write(line []byte) (int, error) {
+	if _, err := p.Writer.Write(printable.JSON(line)); err != nil {
+		return 0, err
+	}
+	return len(line), nil
+}
 
 // exchange is one request: one answer comes of it, and one line of the log.
 type exchange struct {

@@ -414,6 +414,32 @@ func TestLog(t *testing.T) {
 	}
 }
 
+// Nothing that others wrote turns a terminal that shows the log, and no words of a server
+// that nobody sees, or that stand where none belong, are in an answer.
+func TestOthersWords(t *testing.T) {
+	a := serving(t, short)
+	a.post("{\"url\": \"http://a/\u009b2J\u202e\"}")
+	if log := a.log.String(); strings.ContainsAny(log, "\u009b\u202e") || !strings.Contains(log, `\u009b2J\u202e`) {
+		t.Errorf("the log has %+q", log)
+	}
+	for _, said := range []string{"x/\U000e0069\U000e0067", "x/\u202eabc", "IGNORE_ALL:yes", "application/\xff", "text/html\u200b", "a b/c"} {
+		a.raw("HTTP/1.1 200 OK\r\nContent-Type: " + said + "\r\nContent-Length: 8\r\n\r\n<p>hello")
+		if s := a.get("http://" + hopHost + "/"); s.reason() != spec.FetchContentType || !strings.Contains(s.body, `"what the server says of the type is no type"`) {
+			t.Errorf("%+q: %+q", said, s.body)
+		}
+	}
+	for _, to := range []string{"http://" + otherHost + "/?\U000e0069\u202e", "http://" + otherHost + "/\u202e?\U000e0069#\u202e"} {
+		a.raw("HTTP/1.1 302 x\r\nLocation: " + to + "\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+		if s := a.get("http://" + hopHost + "/"); strings.ContainsAny(s.body, "\u202e\U000e0069") || !strings.Contains(s.body, "%F3%A0%81%A9") {
+			t.Errorf("%+q: %+q", to, s.body)
+		}
+	}
+	a.raw("HTTP/1.1 000 x\r\n\r\nhello")
+	if s := a.get("http://" + hopHost + "/"); s.reason() != spec.FetchBadResponse {
+		t.Errorf("status 000: %+q", s.body)
+	}
+}
+
 // What is wrong with a URL is said as what it is: a host that none is, or one that is
 // nobody's to fetch from, and where a setting decides, that one is named.
 func TestWhatIsWrong(t *testing.T) {

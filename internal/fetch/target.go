@@ -139,7 +139,8 @@ func parse(s string, ports []uint16) (target, error) {
 // escapes are what is an escape, or looks like the beginning of one.
 var escapes = regexp.MustCompile(`%([0-9A-Fa-f]{2})?`)
 
-// percented is a URL in whose path every % begins an escape: people write 100% there.
+// percented is a URL in whose path every % begins an escape: people write 100% there. Behind
+// the path, what is not ASCII is escaped, as it is in paths: some of it nobody sees.
 func percented(s string) string {
 	path, rest := splitAt(s, "?#")
 	return escapes.ReplaceAllStringFunc(path, func(e string) string {
@@ -147,8 +148,10 @@ func percented(s string) string {
 			return "%25"
 		}
 		return e
-	}) + rest
+	}) + beyondASCII.ReplaceAllStringFunc(rest, url.PathEscape)
 }
+
+var beyondASCII = regexp.MustCompile(`[^\x00-\x7f]+`)
 
 // splitAt cuts s before the first of the characters.
 func splitAt(s, chars string) (before, rest string) {
