@@ -355,11 +355,33 @@ func TestMarkdown(t *testing.T) {
 		{"<table><tr><th colspan=99999999>a<th>b<tr><td>c</table>", "| a |" + strings.Repeat("  |", 31) + " b |\n|" + strings.Repeat("---|", 33) + "\n| c |"},
 		{"<table><tr><td>a<p>b<p>c<td>d<tr><td>e</table>", "a\n\nb\n\nc\n\nd\n\ne"},
 		{"a<hr>b", "a\n\n* * *\n\nb"},
-		{"# a", `\# a`}, {"- a", `\- a`}, {"1. a", `1\. a`}, {"+ a", `\+ a`}, {"* a", `\* a`}, {"a * b", "a * b"}, {"---", `\---`}, {"~~~ a", `\~\~~ a`},
+		{"# a", `\# a`}, {"- a", `\- a`}, {"1. a", `1\. a`}, {"+ a", `\+ a`}, {"* a", `\* a`}, {"a * b", "a * b"}, {"---", `\---`}, {"~~~ a", `\~\~\~ a`},
 		{"|a|b|<br>|-|-|", "\\|a|b|  \n\\|-|-|"}, {"a<br>===", "a  \n\\==="}, {"&lt;b> &gt; ``` [a](b) a_b_ \\", "&lt;b&gt; &gt; \\`\\`\\` \\[a](b) a\\_b\\_ \\\\"},
 	} {
 		if got := strings.TrimSpace(extracted(t, []byte("<body>"+tt.page), "text/html; charset=utf-8").markdown); got != tt.want {
 			t.Errorf("%s:\n%s\nwant\n%s", tt.page, got, tt.want)
+		}
+	}
+}
+
+// Pieces of text make nothing together that they are not: no mark, no entity, no list.
+func TestPieces(t *testing.T) {
+	for page, want := range map[string]string{
+		`<p>a ~b~ ~<span>~c~</span>~`:                     `a \~b\~ \~\~c\~\~`,
+		`<p>yes!<a href=http://a.example.org/>b</a>`:      `yes\![b](http://a.example.org/)`,
+		`<p>yes! <a href=http://a.example.org/>b</a>`:     `yes! [b](http://a.example.org/)`,
+		`<p>&amp;lt;b&amp;gt; &amp;#60; a&amp;b &amp;x;`:  `&amp;lt;b&amp;gt; &amp;#60; a&b &x;`,
+		`<p>&amp;<span>lt;</span> &amp;l<b></b>t<i></i>;`: `&amp;lt; &amp;lt;`,
+		`<p>&amp;<span>amp;lt;`:                           `&amp;amp;lt;`,
+		`<p>1<span>.</span> a`:                            `1\. a`,
+		`<p>1<span>2)</span> a<br>3<b></b>.`:              "12\\) a  \n3\\.",
+		`<p>in 1<span>.</span> a`:                         `in 1. a`,
+		`<p><code>a</code><code>b</code>`:                 "`a` `b`",
+		`<p><code>a</code><b><code>b</code></b>`:          "`a`**`b`**",
+		`<p>*<span>*</span>x*<span>*</span> 2 * 3`:        `\*\*x\*\* 2 * 3`,
+	} {
+		if got := strings.TrimSpace(extracted(t, []byte(page), "text/html; charset=utf-8").markdown); got != want {
+			t.Errorf("%s: %q, not %q", page, got, want)
 		}
 	}
 }

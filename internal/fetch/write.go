@@ -1,8 +1,10 @@
 package fetch
 
 import (
+	"bytes"
 	"context"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -40,6 +42,8 @@ type writer struct {
 	cell    bool   // or in a cell, no line ends
 	linked  int    // links that are open,
 	linking bool   // and whether one is written
+	lineAt  int    // where the text of the line begins,
+	codeAt  int    // and where code ended
 }
 
 // indent begins the lines of a quote or an item.
@@ -110,9 +114,15 @@ func (w *writer) start() {
 	case w.blank && w.begun:
 		w.put(" ")
 	}
+	if len(w.out) == 0 || !w.begun || w.lines > 0 {
+		w.lineAt = len(w.out)
+	}
 	w.lines, w.hard, w.blank, w.begun = 0, false, false, true
 	for ; w.open < len(w.marks); w.open++ {
 		m := w.marks[w.open]
+		if n := len(w.out) - 1; m.link && n >= w.lineAt && w.out[n] == '!' { // it would be an image
+			w.out = append(w.out[:n], `\!`...)
+		}
 		w.put(m.before)
 		w.linking = w.linking || m.link
 	}
@@ -153,11 +163,45 @@ func (w *writer) text(s string) {
 		if word := rest[:end]; word != "" {
 			word = cut(word, w.most)
 			first := !w.begun || w.lines > 0
+			glued := !first && !w.blank
 			w.start()
-			w.put(w.escape(word, first))
+			if glued {
+				w.glue(word)
+			} else {
+				w.put(w.escape(word, first))
+			}
 		}
 		s = rest[end:]
 	}
+}
+
+var (
+	entity     = regexp.MustCompile(`^&(#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});`)
+	numberMark = regexp.MustCompile(`^\d{1,9}[.)]$`)
+)
+
+// maxEntity is the longest of those, in bytes, and more.
+const maxEntity = 40
+
+// glue writes a piece of a word: with what stands before it, it makes nothing else.
+func (w *writer) glue(word string) {
+	line := w.out[w.lineAt:]
+	if len(line)+len(word) <= maxEntity && numberMark.MatchString(string(line)+word) {
+		last := len(word) - 1
+		w.put(word[:last] + `\` + word[last:])
+		return
+	}
+	tail := line[max(0, len(line)-maxEntity):]
+	if i := bytes.LastIndexByte(tail, '&'); i >= 0 && !entity.Match(tail[i:]) && entity.MatchString(string(tail[i:])+word[:min(len(word), maxEntity)]) {
+		at := len(w.out) - len(tail) + i + 1
+		w.out = slices.Insert(w.out, at, []byte("amp;")...)
+	}
+	if word == "*" || word == "_" {
+		word = `\` + word
+		w.put(word)
+		return
+	}
+	w.put(w.escape(word, false))
 }
 
 // lineMark is a word that makes something of a line that it begins.
@@ -166,7 +210,7 @@ var lineMark = regexp.MustCompile(`^(#{1,6}|[-+*_]|--+|=+|\d{1,9}[.)])$|^(~~|\|)
 // escape is a word that reads as it is.
 func (w *writer) escape(word string, first bool) string {
 	first = first && lineMark.MatchString(word)
-	if !first && !strings.ContainsAny(word, "\\`*_[]<>~|#") {
+	if !first && !strings.ContainsAny(word, "\\`*_[]<>~|#&") {
 		return word
 	}
 	var b strings.Builder
@@ -180,9 +224,12 @@ func (w *writer) escape(word string, first bool) string {
 		case c == '>':
 			b.WriteString("&gt;")
 			continue
+		case c == '&' && entity.MatchString(word[i:min(len(word), i+maxEntity)]):
+			b.WriteString("&amp;")
+			continue
 		case c == '\\' || c == '`' || c == '[',
 			(c == '*' || c == '_') && len(word) > 1,
-			c == '~' && !last,
+			c == '~',
 			c == ']' && w.linked > 0,
 			c == '|' && w.cell,
 			c == '#' && w.heading && last,
@@ -425,8 +472,12 @@ func (w *writer) code(n *html.Node) {
 	if code[0] == '`' || code[len(code)-1] == '`' {
 		code = " " + code + " "
 	}
+	if w.codeAt == len(w.out) && w.open == len(w.marks) && w.lines == 0 { // it would be one with that before it
+		w.blank = true
+	}
 	w.start()
 	w.put(f + code + f)
+	w.codeAt = len(w.out)
 	if isSpace(rune(s[len(s)-1])) {
 		w.blank = true
 	}
