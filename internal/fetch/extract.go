@@ -136,48 +136,68 @@ func decode(body []byte, contentType string) (s string, more bool) {
 // carry hidden words in plain sight.
 func unreadable(r rune) bool {
 	switch {
-	case r == '\n' || r == '\t':
+	case r == '\n' || r == '\t' || joins(r):
 		return false
-	case unicode.IsControl(r), r >= 0xe0000 && r <= 0xe0fff, r == 0xfeff, r >= 0xfff9 && r <= 0xfffb, // tags, marks of order and of notes
-		r == 0xad, r == 0x34f, r == 0x61c, r == 0x180e, r == 0x200b, r == 0x200e, r == 0x200f, // hyphens that may be, spaces without width, directions
-		r >= 0x202a && r <= 0x202e, r >= 0x2060 && r <= 0x206f,
-		r == 0x115f, r == 0x1160, r == 0x17b4, r == 0x17b5, r == 0x3164, r == 0xffa0, // fillers
-		r >= 0x1bca0 && r <= 0x1bca3, r >= 0x1d173 && r <= 0x1d17a:
+	case r <= unicode.MaxASCII:
+		return unicode.IsControl(r)
+	case r&0xfffe == 0xfffe, r >= 0xfdd0 && r <= 0xfdef, r >= 0xfff0 && r <= 0xfff8, r >= 0xe0000 && r <= 0xe0fff: // no characters, and tags
+		return true
+	case r == 0x180e, r == 0x180f, r == 0x16fe4, r == 0x1d159, r >= 0x1bca0 && r <= 0x1bca3: // without a look
 		return true
 	}
-	return false
+	return unicode.In(r, unicode.Cc, unicode.Cf, unicode.Co, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector) && !unicode.Is(unicode.Prepended_Concatenation_Mark, r)
 }
 
 // joins reports whether a character joins others or chooses how the one before it
 // looks, which scripts and emoji need.
 func joins(r rune) bool {
-	return r == 0x200c || r == 0x200d || r >= 0xfe00 && r <= 0xfe0f || r >= 0x180b && r <= 0x180d
+	return r == 0x200c || r == 0x200d || chooses(r)
+}
+
+func chooses(r rune) bool { return r >= 0xfe00 && r <= 0xfe0f || r >= 0x180b && r <= 0x180d }
+
+// chosen reports whether a character has the looks that another one chooses from.
+func chosen(r, by rune) bool {
+	switch {
+	case by == 0xfe0e || by == 0xfe0f:
+		return unicode.IsDigit(r) || r == '#' || r == '*' || r > unicode.MaxASCII && unicode.Is(unicode.S, r) || r == 0x203c || r == 0x2049 || r == 0x2139 || r == 0x3030 || r == 0x303d
+	case by >= 0x180b && by <= 0x180d:
+		return unicode.Is(unicode.Mongolian, r)
+	}
+	return unicode.In(r, unicode.Han, unicode.Hiragana, unicode.Katakana, unicode.Bopomofo, unicode.Myanmar, unicode.Phags_Pa) || r > unicode.MaxASCII && unicode.Is(unicode.Sm, r) || r >= 0x3000 && r <= 0x303f || r >= 0xff00 && r <= 0xffef
 }
 
 // legible is s without what nobody sees: bytes that are no characters, controls, and
-// characters without a look. Of those that join others, one stands after each that is
-// seen.
+// characters without a look. What chooses a look stands once, behind what has several;
+// what joins others stands once behind what is seen.
 func legible(s string) string {
 	s = strings.ReplaceAll(s, "\r\n", "\n")
 	s = strings.ToValidUTF8(s, "\ufffd")
 	if strings.IndexFunc(s, func(r rune) bool { return unreadable(r) || joins(r) }) < 0 {
 		return s
 	}
-	seen := false // just before, what may be joined
-	joiners := 0
+	var last rune // that is seen
+	looks, joined := false, false
 	return strings.Map(func(r rune) rune {
 		switch {
 		case r == '\r':
 			r = '\n'
 		case unreadable(r):
 			return -1
-		case joins(r):
-			if joiners++; !seen || joiners > 2 { // an emoji's look, and what joins it
+		case chooses(r):
+			if looks || joined || !chosen(last, r) {
 				return -1
 			}
+			looks = true
+			return r
+		case joins(r):
+			if joined || !unicode.IsGraphic(last) || unicode.IsSpace(last) || last <= unicode.MaxASCII {
+				return -1
+			}
+			joined = true
 			return r
 		}
-		seen, joiners = unicode.IsGraphic(r) && !unicode.IsSpace(r) && r > unicode.MaxASCII || unicode.IsDigit(r) || r == '#' || r == '*', 0
+		last, looks, joined = r, false, false
 		return r
 	}, s)
 }

@@ -152,6 +152,9 @@ func TestPlain(t *testing.T) {
 		{"text/plain", strings.Repeat("x", 1100) + "ü", strings.Repeat("x", 1100) + "ü"},
 		{"text/plain", "a\u200b\u202e\u2066\u00ad\u3164b \ufe00\ufe01\ufe0fc", "ab c"},
 		{"text/plain", "می\u200cخواهم ❤\ufe0f 👩\u200d👩", "می\u200cخواهم ❤\ufe0f 👩\u200d👩"},
+		{"text/plain", "a\u180f\ufff0\ufff8\ufffe\uffff\ufdd0\U0001fffe\U0001d159\U00016fe4\ue000\U000f0000\u2065\U0001d173\u17b4b", "ab"},
+		{"text/plain", "é\ufe00 ü\ufe0f д\ufe05 葛\ufe00\ufe01 က\ufe00 ꡀ\ufe00 ∩\ufe00 a\u180b ᠠ\u180b 1\ufe0f\ufe0f⃣ ☎\ufe0e葛\U000e0100", "é ü д 葛\ufe00 က\ufe00 ꡀ\ufe00 ∩\ufe00 a ᠠ\u180b 1\ufe0f⃣ ☎\ufe0e葛"},
+		{"text/plain", "\u0600\u0661 ⠀ ก\u200d\u200c\u200d", "\u0600\u0661 ⠀ ก\u200d"},
 		{"text/plain", "a\x00b\x1b[31mc\u009b\U000e0041d", "ab[31mcd"},
 	} {
 		if got := extracted(t, []byte(tt.body), tt.contentType); got.markdown != tt.want {
