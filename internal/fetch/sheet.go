@@ -145,7 +145,9 @@ func (s *sheet) read(css string, outer []string, unsure bool, depth int) {
 		case "@layer", "@scope":
 			s.read(in.inner, outer, unsure, depth+1)
 		case "@supports":
-			s.read(in.inner, outer, unsure || strings.HasPrefix(condition, "not"), depth+1)
+			if !vendorOnly.MatchString(condition) {
+				s.read(in.inner, outer, unsure || strings.HasPrefix(condition, "not"), depth+1)
+			}
 		case "@container":
 			s.read(in.inner, outer, true, depth+1)
 		case "@keyframes", "@-webkit-keyframes":
@@ -268,7 +270,13 @@ var (
 
 // preferences are those of a reader who has changed none.
 var preferences = map[string]string{"orientation": "landscape", "hover": "hover", "any-hover": "hover", "pointer": "fine", "any-pointer": "fine", "prefers-color-scheme": "light",
-	"forced-colors": "none", "scripting": "enabled", "display-mode": "browser", "update": "fast", "inverted-colors": "none", "-ms-high-contrast": "none", "monochrome": "0"}
+	"forced-colors": "none", "scripting": "enabled", "display-mode": "browser", "update": "fast", "inverted-colors": "none", "monochrome": "0"}
+
+// vendorOnly are conditions that ask for nothing but a browser that is gone.
+var vendorOnly = regexp.MustCompile(`^\(? ?\( ?(-ms-|-o-)[^()]*\) ?\)?$`)
+
+// vendors are the features of browsers that are gone.
+var vendors = regexp.MustCompile(`^(-ms-|-moz-|-o-)`)
 
 // medium judges one part of a media query.
 func medium(part string) verdict {
@@ -301,6 +309,9 @@ func medium(part string) verdict {
 	}
 	name, value, valued := strings.Cut(inner, ":")
 	name, value = strings.TrimSpace(name), strings.TrimSpace(value)
+	if vendors.MatchString(name) {
+		return no
+	}
 	usual, known := preferences[name]
 	switch {
 	case !known && strings.HasPrefix(name, "prefers-"):

@@ -20,7 +20,7 @@ var telling = map[string]bool{
 	"display": true, "visibility": true, "content-visibility": true, "opacity": true, "filter": true, "scale": true, "transform": true, "translate": true,
 	"font": true, "font-size": true, "text-indent": true, "color": true, "-webkit-text-fill-color": true,
 	"background": true, "background-color": true, "background-image": true, "background-clip": true, "-webkit-background-clip": true,
-	"position": true, "left": true, "right": true, "top": true, "bottom": true, "inset": true, "margin": true, "margin-left": true, "margin-top": true,
+	"position": true, "left": true, "right": true, "top": true, "bottom": true, "inset": true, "margin": true, "margin-left": true, "margin-top": true, "padding": true, "padding-left": true,
 	"clip": true, "clip-path": true, "overflow": true, "overflow-x": true, "overflow-y": true,
 	"height": true, "width": true, "max-height": true, "max-width": true, "animation": true, "animation-name": true, "animation-fill-mode": true,
 }
@@ -205,7 +205,7 @@ func valid(name, value string) bool {
 		_, _, ok = quantity(value)
 	case "position":
 		ok = value == "static" || value == "relative" || value == "absolute" || value == "fixed" || strings.HasSuffix(value, "sticky")
-	case "left", "right", "top", "bottom", "text-indent", "margin-left", "margin-top", "height", "width", "max-height", "max-width":
+	case "left", "right", "top", "bottom", "text-indent", "margin-left", "margin-top", "padding-left", "height", "width", "max-height", "max-width":
 		ok = isLength(value) || strings.Trim(value, "abcdefghijklmnopqrstuvwxyz-") == "" || strings.Contains(value, " ") || strings.Contains(value, "(")
 	case "font-size":
 		ok = isLength(value) || sizes.MatchString(value) || strings.Contains(value, "(")
@@ -238,6 +238,8 @@ func longhands(d declaration) []declaration {
 		return sides([4]string{"top", "right", "bottom", "left"}, strings.Fields(d.value))
 	case "margin":
 		return sides([4]string{"margin-top", "", "", "margin-left"}, strings.Fields(d.value))
+	case "padding":
+		return sides([4]string{3: "padding-left"}, strings.Fields(d.value))
 	case "background":
 		return []declaration{{"background-color", d.value, d.important}, {"background-image", d.value, d.important}}
 	case "font":
@@ -397,17 +399,30 @@ func (s style) hides(above veil) (gone bool, below veil) {
 	faraway := func(name string, most float64) bool {
 		n, unit, _ := quantity(s[name].value)
 		px, ok := pixels(s[name].value)
-		return ok && (px <= -most || px >= 20*most) || unit == "%" && n <= -most
+		return ok && (px <= -most || px >= 20*most) || unit == "%" && n <= -100
 	}
+	offset := 100. // of what is not moved from where it would be, whatever that is
+	if s.is("position", "relative") {
+		offset = 400
+	}
+	// Far down there is more of the page.
+	up := func() bool {
+		n, unit, _ := quantity(s["top"].value)
+		px, ok := pixels(s["top"].value)
+		return ok && px <= -offset || unit == "%" && n <= -100 || s.is("position", "fixed") && px >= 20*offset
+	}
+	indent, _ := pixels(s["text-indent"].value)
+	room, _ := pixels(s["margin-left"].value)
+	padding, _ := pixels(s["padding-left"].value)
 	if n, ok := opacity(s["opacity"].value); ok && n < faint {
 		return true, above
 	}
 	switch {
 	case s.is("display", "none"), s.is("content-visibility", "hidden"):
 		return true, above
-	case faraway("text-indent", 100):
+	case faraway("text-indent", 100) && (indent >= 0 || indent+max(room, 0)+max(padding, 0) <= -100):
 		return true, above
-	case s.is("position", "absolute", "fixed", "relative") && (faraway("left", 100) || faraway("right", 100) || faraway("top", 100) || faraway("bottom", 100)):
+	case s.is("position", "absolute", "fixed", "relative") && (faraway("left", offset) || faraway("right", offset) || up() || faraway("bottom", offset)):
 		return true, above
 	case clipped.MatchString(s["clip"].value), nothing.MatchString(s["clip-path"].value):
 		return true, above
