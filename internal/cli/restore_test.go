@@ -2,7 +2,9 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -13,6 +15,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/corral-sandbox/corral/internal/printable"
+	"github.com/corral-sandbox/corral/internal/testenv"
 )
 
 // What a terminal answers to what the agent asked of it, and what nobody has read when the
@@ -190,4 +193,19 @@ func TestLinesAreWhoseTheySay(t *testing.T) {
 			}
 		}
 	}
+}
+
+// In the background the terminal is another's: nothing is done to it, and nothing of that
+// stops corral for ever.
+func TestTheTerminalOfAnotherIsLeftAlone(t *testing.T) {
+	testenv.Behind(t, func() {
+		a := &app{in: os.Stdin, out: os.Stdout, err: os.Stderr}
+		a.restore()
+		a.unhold(false)
+		a.restore()
+		a.flush(context.Background())
+		a = &app{in: os.Stdin, out: os.Stdout, err: io.Discard}
+		a.restore()
+		a.flush(context.Background())
+	})
 }

@@ -168,18 +168,32 @@ const plainKeys = "\x1b[<99u\x1b[<u\x1b[=0u\x1b[>4m"
 
 // restore does so, where corral may write such things. It paints nothing, so NO_COLOR
 // says nothing of it. What the agent asked of the terminal and was answered late is not
-// left for the person's shell to take for what they typed.
+// left for the person's shell to take for what they typed. In the background the terminal is
+// another's, and stays as it is.
 func (a *app) restore() {
 	if f, is := a.in.(*os.File); is && terminal(a.out) {
-		_ = unix.IoctlSetInt(int(f.Fd()), unix.TCFLSH, unix.TCIFLUSH)
+		engine.InFront(f, func() { _ = unix.IoctlSetInt(int(f.Fd()), unix.TCFLSH, unix.TCIFLUSH) })
 	}
 	switch {
 	case terminal(a.err):
-		a.calm()
+		inFront(a.err, a.calm)
 	case terminal(a.out):
-		out := unheldTo(a.out, false)
-		a.late = append(a.late, out)
-		fmt.Fprint(out, a.before(out))
+		inFront(a.out, func() {
+			out := unheldTo(a.out, false)
+			a.late = append(a.late, out)
+			fmt.Fprint(out, a.before(out))
+		})
+	}
+}
+
+// inFront does something to the terminal that a stream of corral's is, unless corral is in
+// the background of it.
+func inFront(stream io.Writer, do func()) {
+	if u, is := stream.(*unheld); is {
+		stream = u.to
+	}
+	if f, is := stream.(*os.File); is {
+		engine.InFront(f, do)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
 	"sync"
 	"syscall"
 	"time"
@@ -331,19 +332,32 @@ func makeRaw(f *os.File) (rawTerminal, error) {
 // again is for one who was stopped: the shell has set the terminal to what it needs
 // itself. In the background it is not ours, and setting it would stop us again.
 func (t rawTerminal) again() {
-	if t.f == nil {
-		return
+	if t.f != nil {
+		InFront(t.f, func() { _, _ = term.MakeRaw(int(t.f.Fd())) })
 	}
-	if front, err := unix.IoctlGetInt(int(t.f.Fd()), unix.TIOCGPGRP); err == nil && front != unix.Getpgrp() {
-		return
-	}
-	_, _ = term.MakeRaw(int(t.f.Fd()))
 }
 
 func (t rawTerminal) restore() {
 	if t.f != nil {
-		_ = term.Restore(int(t.f.Fd()), t.before)
+		InFront(t.f, func() { _ = term.Restore(int(t.f.Fd()), t.before) })
 	}
+}
+
+// InFront does something to a terminal unless that is somebody else's at the moment: who is
+// in the background would be stopped by it. Nor does it stop one who is put there meanwhile.
+func InFront(terminal *os.File, do func()) {
+	if front, err := unix.IoctlGetInt(int(terminal.Fd()), unix.TIOCGPGRP); err == nil && front != unix.Getpgrp() {
+		return
+	}
+	// Of this thread only: a program that is started gets what is ignored by all of them.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var stops, before unix.Sigset_t
+	stops.Val[0] = 1 << (unix.SIGTTOU - 1)
+	if err := unix.PthreadSigmask(unix.SIG_BLOCK, &stops, &before); err == nil {
+		defer func() { _ = unix.PthreadSigmask(unix.SIG_SETMASK, &before, nil) }()
+	}
+	do()
 }
 
 // sizeConsole gives a service's terminal the size of the caller's, and some rows
