@@ -4,5 +4,5 @@ package profiles
 
 import "embed"
 
-//go:embed image.tmpl */profile.yaml */Dockerfile.tmpl */starter.yaml hermes/requirements.txt opencode/files
+//go:embed image.tmpl */profile.yaml */Dockerfile.tmpl */starter.yaml hermes/requirements.txt hermes/harness.tmpl all:hermes/researcher hermes/search hermes/fetch opencode/files
 var Files embed.FS

@@ -237,6 +237,10 @@ func engine(e []any) string {
 }
 
 func (r *record) serveFetch(w http.ResponseWriter, req *http.Request) {
+	if r.fetch == "" {
+		refuse(w, http.StatusNotImplemented, "no_pages")
+		return
+	}
 	ask, err := readAll(req.Body, askLimit)
 	if err != nil {
 		refuse(w, http.StatusBadRequest, "bad_request")

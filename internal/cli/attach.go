@@ -90,7 +90,7 @@ func (a *app) sit(ctx context.Context, name, flag string, input bool) error {
 	}
 	defer a.sitting(service)()
 	tty := terminal(a.in) && terminal(a.out)
-	gate := gateOf(members)
+	gate := gateOf(members, service)
 	switch health := e.Health(ctx, []engine.Member{gate, service})[0]; {
 	case !health.OK:
 		a.sayf("%s: %s (%s)", health.Service, health.State, cure(service, ""))
@@ -177,10 +177,10 @@ func (a *app) seat(ctx context.Context, e *engine.Engine, file, name string, mem
 	return engine.Member{}, exit.Invalidf(hint, "no service is called %q", name)
 }
 
-// gateOf is the gate of a sandbox, zero if there is none.
-func gateOf(members []engine.Member) engine.Member {
+// gateOf is the gate that a service is behind, zero if there is none.
+func gateOf(members []engine.Member, service engine.Member) engine.Member {
 	for _, m := range members {
-		if m.Role == engine.RoleGate {
+		if m.Role == engine.RoleGate && m.Sandbox == service.Sandbox && m.Service == service.Gate {
 			return m
 		}
 	}

@@ -85,7 +85,7 @@ func (a *app) serving(ctx context.Context, e *engine.Engine, part *brought) erro
 		if c.name == plan.Main {
 			continue
 		}
-		if err := e.Begin(ctx, c.id); err != nil {
+		if err := e.Begin(ctx, c.id, part.gate.Service(c.name)); err != nil {
 			return err
 		}
 	}

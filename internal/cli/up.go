@@ -658,7 +658,7 @@ func (h *healing) anew(ctx context.Context, p part, why string) error {
 	w.leave() // what was there at the start is on record, for status and down
 	var errs []error
 	for _, s := range up.services {
-		errs = append(errs, h.started(ctx, s.id, h.engine.Begin(ctx, s.id)))
+		errs = append(errs, h.started(ctx, s.id, h.engine.Begin(ctx, s.id, up.gate.Service(s.name))))
 	}
 	return errors.Join(errs...)
 }
@@ -785,7 +785,7 @@ func (h *healing) serve(ctx context.Context, p part, planned plan.Service, now *
 			return err
 		}
 		if len(differs) == 0 {
-			return h.again(ctx, service)
+			return h.again(ctx, service, planned)
 		}
 		why = "other files are bound now: " + strings.Join(differs, ", ")
 	}
@@ -812,7 +812,7 @@ func (h *healing) serve(ctx context.Context, p part, planned plan.Service, now *
 		w.abandon(h.project)
 		return err
 	}
-	return h.begin(ctx, w, id, func() bool { return h.engine.Remove(ctx, id) == nil })
+	return h.begin(ctx, w, id, planned, func() bool { return h.engine.Remove(ctx, id) == nil })
 }
 
 // serviceWrong says why a service behind a gate that is well is made anew, empty
@@ -840,11 +840,11 @@ func serviceWrong(s engine.Member, differs []string, instance string, unbound bo
 
 // again starts a service that has ended, as it was. What it changed so far that
 // this machine would execute stays to be told.
-func (h *healing) again(ctx context.Context, service engine.Member) error {
+func (h *healing) again(ctx context.Context, service engine.Member, planned plan.Service) error {
 	why := cmp.Or(h.engine.WhyEnded(ctx, service), "it ended")
 	h.sayf("%s is started again (%s)", service.Service, why)
 	h.count(true, of(service.Service, why))
-	return h.started(ctx, service.ID, h.engine.Begin(ctx, service.ID))
+	return h.started(ctx, service.ID, h.engine.Begin(ctx, service.ID, planned))
 }
 
 // differs are the parts of a service that is up which would be made otherwise now.
@@ -907,7 +907,7 @@ func (h *healing) keepCount(change func(*state.Heals) bool) {
 
 // begin starts a new service after the first look at what it may change, or
 // takes it away again with drop.
-func (h *healing) begin(ctx context.Context, w *watch, id string, drop func() bool) error {
+func (h *healing) begin(ctx context.Context, w *watch, id string, s plan.Service, drop func() bool) error {
 	if err := w.begun(ctx); err != nil {
 		if drop() {
 			w.abandon(h.project)
@@ -915,7 +915,7 @@ func (h *healing) begin(ctx context.Context, w *watch, id string, drop func() bo
 		return err
 	}
 	w.leave() // what was there at the start is on record, for status and down
-	return h.started(ctx, id, h.engine.Begin(ctx, id))
+	return h.started(ctx, id, h.engine.Begin(ctx, id, s))
 }
 
 // started is what became of a start. A service that may be on its way still is

@@ -106,7 +106,15 @@ func (e *Engine) ServiceImage(ctx context.Context, sandbox string, s plan.Servic
 
 func (e *Engine) serviceImage(ctx context.Context, sandbox string, s plan.Service, files render.Tree) (Built, error) {
 	repo := "corral-" + sandbox + "-" + s.Name
-	built, err := e.build(ctx, repo, s.Base, files.Sub(render.Image(s.Name)), "the image of service "+s.Name, s.Asked)
+	tree := files.Sub(render.Image(s.Name))
+	for _, name := range s.Binaries {
+		b, err := host.Guest(name)
+		if err != nil {
+			return Built{}, err
+		}
+		tree = tree.With("bin/"+name, b)
+	}
+	built, err := e.build(ctx, repo, s.Base, tree, "the image of service "+s.Name, s.Asked)
 	if err == nil {
 		e.prune(ctx, repo, built.Image)
 	}

@@ -102,11 +102,11 @@ func gateParts(g *Gate, r request) parts {
 	}
 	p.set(partServices, []any{told.HostPorts, services})
 	p.set(partLookups, lookups)
-	p.set(partLinks, []any{told.Links, told.Clients, g.planned().Link})
+	p.set(partLinks, []any{told.Links, told.Clients, told.Link})
 	p.set(partClass, []any{told.Class, told.SinkNames})
 	p.set(partProbes, told.Probes)
 	// These have parts of their own, or a refresh changes them.
-	told.Address, told.Gateway, told.HostPorts, told.Links, told.Clients = spec.Gate{}.Address, spec.Gate{}.Gateway, nil, nil, nil
+	told.Address, told.Gateway, told.HostPorts, told.Link, told.Links, told.Clients = spec.Gate{}.Address, spec.Gate{}.Gateway, nil, spec.Gate{}.Link, nil, nil
 	told.Class, told.SinkNames, told.Probes = "", false, spec.Probes{}
 	told.Names, told.Resolvers, told.Never, told.Refresh, told.PinGrace, told.Policy = nil, nil, nil, "", 0, ""
 	config, host := *r.config, *r.host

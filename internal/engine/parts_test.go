@@ -86,7 +86,7 @@ func TestDiffers(t *testing.T) {
 			p.Gates[0].Spec.Resolvers = []netip.Addr{p.Gates[0].Spec.Gateway}
 		}, nil, partLookups, ""},
 		{"a relay that another gate needs", func(p *plan.Plan) { p.Relays = []plan.Relay{{Port: 8082}} }, nil, "", ""},
-		{"a place between the gates", func(p *plan.Plan) { p.Gates[0].Link = netip.MustParseAddr("172.30.128.2") }, nil, partLinks, ""},
+		{"a place between the gates", gateOf(func(g *spec.Gate) { g.Link = netip.MustParseAddr("172.30.128.2") }), nil, partLinks, ""},
 		{"a link", gateOf(func(g *spec.Gate) { g.Links = []spec.Link{{Name: "x", Port: 1}} }), nil, partLinks, ""},
 		{"the class", gateOf(func(g *spec.Gate) { g.Class = spec.ClassNone }), nil, partClass, ""},
 		{"a probe", gateOf(func(g *spec.Gate) { g.Probes.Unlisted = netip.MustParseAddr("198.51.100.2") }), nil, partProbes, ""},

@@ -29,18 +29,51 @@ const (
 	refreshWithin = 5 * time.Minute
 )
 
-// Begin starts a service on nobody's terminal and waits until it has begun.
-func (e *Engine) Begin(ctx context.Context, id string) error {
+// Begin starts a service on nobody's terminal and waits until it has begun, and where
+// others call it, until it answers.
+func (e *Engine) Begin(ctx context.Context, id string, s plan.Service) error {
 	if err := e.api.ContainerStart(ctx, id, container.StartOptions{}); err != nil {
 		return fmt.Errorf("service: %w", err)
 	}
 	e.lap("service started")
+	if err := e.begun(ctx, id); err != nil || s.Serves == 0 {
+		return err
+	}
+	defer e.waiting("waiting until %s answers", s.Name)()
+	err := e.serves(ctx, id, s)
+	if err == nil {
+		e.lap("%s answers", s.Name)
+	}
+	return err
+}
+
+func (e *Engine) begun(ctx context.Context, id string) error {
 	defer e.waiting("waiting for the handover")()
 	err := e.Begun(ctx, id)
 	if err == nil {
 		e.lap(HandoverStep)
 	}
 	return err
+}
+
+// servesWithin bounds the start of a program that others call.
+const servesWithin = 60 * time.Second
+
+// serves waits until a service that has begun answers at its port.
+func (e *Engine) serves(ctx context.Context, id string, s plan.Service) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, servesWithin, fmt.Errorf("%s does not answer at port %d within %v", s.Name, s.Serves, servesWithin))
+	defer cancel()
+	_, err := e.exec(ctx, id, nil, spec.GuestDir+"/bin/corral-verify", "serving", fmt.Sprint(s.Serves))
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	}
+	if state, known := e.State(ctx, id); known && state != container.StateRunning {
+		return &Ended{Why: e.WhyEnded(ctx, Member{ID: id, Role: RoleService})}
+	}
+	return e.unlessTakenDown(ctx, id, fmt.Errorf("service %s: %w", s.Name, err))
 }
 
 // HandoverStep is what the time of a handover is of.

@@ -617,3 +617,16 @@ func TestLook(t *testing.T) {
 		write(dir, name, string(was))
 	}
 }
+
+// A neighbour's name is no pin: a check of its own proves where it leads.
+func TestNamesOfNeighbours(t *testing.T) {
+	c := spec.Check{Name: "names-only-pinned", Names: []string{"researcher"}}
+	seen := evidence{status: spec.GateStatus{ReadBack: "sha256:1"}}
+	if got, why := pinsThoseNames(c, spec.Event{}, seen); got != spec.Failed || !strings.Contains(why, "researcher is not pinned") {
+		t.Errorf("a name that is nothing: %s, %s", got, why)
+	}
+	seen.checks = []spec.Check{c, {Name: "resolves:researcher", Host: "researcher"}}
+	if got, why := pinsThoseNames(c, spec.Event{}, seen); got != spec.OK {
+		t.Errorf("a neighbour: %s, %s", got, why)
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"maps"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,8 +24,9 @@ import (
 // rules that are as they were, or has others read.
 type made struct {
 	is map[string]string // by subject
-	// strange is what no engine makes for a gate: in a namespace of one way out,
-	// none of it has a place.
+	// outer are the links that are up and lead out.
+	outer []string
+	// strange is what no engine makes for a gate.
 	strange []string
 }
 
@@ -78,7 +80,6 @@ func (m *made) readLinks() (map[int]string, error) {
 		return nil, err
 	}
 	up := map[int]string{}
-	outer := 0
 	for _, l := range links {
 		a := l.Attrs()
 		if a.Flags&net.FlagUp == 0 {
@@ -95,11 +96,8 @@ func (m *made) readLinks() (map[int]string, error) {
 			m.object("an XDP program at %s", a.Name)
 		}
 		if a.Name != loopbackLink {
-			outer++
+			m.outer = append(m.outer, a.Name)
 		}
-	}
-	if outer > 1 {
-		m.object("%d links that lead out", outer)
 	}
 	return up, nil
 }
@@ -556,10 +554,34 @@ func socketsOfOwn(root, gate string) (map[string]bool, error) {
 }
 
 // strangely is nil if a namespace that corral asked an engine for has nothing that
-// no engine puts there.
-func (m made) strangely() error {
-	if len(m.strange) == 0 {
+// no engine puts there: of ways out the one to the sandboxes' network, and one to that
+// between the gates where the document has an address there.
+func (m made) strangely(doc spec.Gate) error {
+	strange := slices.Clone(m.strange)
+	ways := 1
+	if doc.Link.IsValid() {
+		ways = 2
+		if !slices.ContainsFunc(m.outer, func(link string) bool { return m.at(link, doc.Link) && !m.at(link, doc.Address) }) {
+			strange = append(strange, fmt.Sprintf("no link of its own for %v", doc.Link))
+		}
+	}
+	if len(m.outer) > ways {
+		strange = append(strange, fmt.Sprintf("%d links that lead out", len(m.outer)))
+	}
+	if len(strange) == 0 {
 		return nil
 	}
-	return fmt.Errorf("the namespace has what no engine makes: %s", strings.Join(brieflyShown(m.strange), "; "))
+	return fmt.Errorf("the namespace has what no engine makes: %s", strings.Join(brieflyShown(strange), "; "))
+}
+
+// at reports whether a link has an address.
+func (m made) at(link string, addr netip.Addr) bool {
+	for subject := range m.is {
+		if words := strings.Fields(subject); len(words) >= 4 && words[0] == "address" && words[3] == link {
+			if p, err := netip.ParsePrefix(words[1]); err == nil && p.Addr() == addr {
+				return true
+			}
+		}
+	}
+	return false
 }

@@ -2,11 +2,14 @@ package gate
 
 import (
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/corral-sandbox/corral/internal/spec"
 )
 
 // Whatever is new, gone or otherwise is named.
@@ -118,5 +121,39 @@ func TestSettingsThatComeLater(t *testing.T) {
 	}
 	if got := was.diff(read()); len(got) != 1 {
 		t.Errorf("%q", got)
+	}
+}
+
+// One way out is the sandbox's; a second one has to be that between the gates, with an
+// address of its own, and none is a third.
+func TestWaysOut(t *testing.T) {
+	of := func(outer []string, addrs ...string) made {
+		m := made{is: map[string]string{}, outer: outer}
+		for _, a := range addrs {
+			m.add("address "+a, "")
+		}
+		return m
+	}
+	alone := spec.Gate{Address: netip.MustParseAddr("172.30.0.2")}
+	linked := alone
+	linked.Link = netip.MustParseAddr("172.30.128.2")
+	for what, tt := range map[string]struct {
+		m    made
+		doc  spec.Gate
+		want string
+	}{
+		"one":                        {of([]string{"eth0"}, "172.30.0.2/17 on eth0"), alone, ""},
+		"a second":                   {of([]string{"eth0", "eth1"}, "172.30.0.2/17 on eth0", "172.30.128.2/28 on eth1"), alone, "2 links that lead out"},
+		"that between gates":         {of([]string{"eth0", "eth1"}, "172.30.0.2/17 on eth0", "172.30.128.2/28 on eth1"), linked, ""},
+		"a third":                    {of([]string{"eth0", "eth1", "eth2"}, "172.30.0.2/17 on eth0", "172.30.128.2/28 on eth1"), linked, "3 links that lead out"},
+		"both addresses on one":      {of([]string{"eth0", "eth1"}, "172.30.0.2/17 on eth0", "172.30.128.2/28 on eth0"), linked, "no link of its own for 172.30.128.2"},
+		"another address":            {of([]string{"eth0", "eth1"}, "172.30.0.2/17 on eth0", "172.30.128.22/28 on eth1"), linked, "no link of its own for 172.30.128.2"},
+		"none where one was planned": {of([]string{"eth0"}, "172.30.0.2/17 on eth0"), linked, "no link of its own for 172.30.128.2"},
+		"an address that begins so":  {of([]string{"eth0", "eth1"}, "172.30.0.2/17 on eth0", "172.30.128.2/28 on eth10"), linked, "no link of its own for 172.30.128.2"},
+	} {
+		err := tt.m.strangely(tt.doc)
+		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v, want %q", what, err, tt.want)
+		}
 	}
 }

@@ -217,7 +217,7 @@ func (g *gate) learnOwn(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("the namespace cannot be read: %w", err)
 	}
-	if err := now.strangely(); err != nil && !byItself(g.spec) {
+	if err := now.strangely(g.spec); err != nil && !byItself(g.spec) {
 		return exit.Failedf("everything stays closed; somebody changed it before the gate began: corral down, then corral up, makes it anew", "%w", err)
 	}
 	g.mu.Lock()

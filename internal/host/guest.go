@@ -48,27 +48,45 @@ func Companion(name string) (string, error) {
 	return "", fmt.Errorf("%s is neither in %s nor in %s: install it together with corral (make install)", name, dirs[0], filepath.Clean(dirs[1]))
 }
 
+// Guest reads one binary that runs inside, one of those that few services need.
+func Guest(name string) ([]byte, error) {
+	path, err := Companion(name)
+	if err != nil {
+		return nil, err
+	}
+	return guestAt(filepath.Dir(path), name)
+}
+
 func guestsAt(dir string) (Guests, error) {
 	guests := Guests{}
 	for _, name := range GuestNames {
-		path := filepath.Join(dir, name)
-		b, err := os.ReadFile(path)
+		b, err := guestAt(dir, name)
 		if err != nil {
-			return nil, fmt.Errorf("%s is not beside corral (%w): install them together (make install)", name, err)
-		}
-		if err := static(path); err != nil {
-			return nil, fmt.Errorf("%s is not a static Linux program (%w): build it with CGO_ENABLED=0", path, err)
-		}
-		out, err := exec.Command(path, "version").Output()
-		if err != nil {
-			return nil, fmt.Errorf("%s version: %w", path, err)
-		}
-		if got := strings.TrimSpace(string(out)); got != name+" "+spec.Release() {
-			return nil, fmt.Errorf("%s says %q, this is corral %s: install both from one build", path, got, spec.Release())
+			return nil, err
 		}
 		guests[name] = b
 	}
 	return guests, nil
+}
+
+// guestAt reads a static binary of corral's own version.
+func guestAt(dir, name string) ([]byte, error) {
+	path := filepath.Join(dir, name)
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("%s is not beside corral (%w): install them together (make install)", name, err)
+	}
+	if err := static(path); err != nil {
+		return nil, fmt.Errorf("%s is not a static Linux program (%w): build it with CGO_ENABLED=0", path, err)
+	}
+	out, err := exec.Command(path, "version").Output()
+	if err != nil {
+		return nil, fmt.Errorf("%s version: %w", path, err)
+	}
+	if got := strings.TrimSpace(string(out)); got != name+" "+spec.Release() {
+		return nil, fmt.Errorf("%s says %q, this is corral %s: install both from one build", path, got, spec.Release())
+	}
+	return b, nil
 }
 
 func static(path string) error {

@@ -18,7 +18,7 @@ func TestCatalogueIsWhatIsPlanned(t *testing.T) {
 	g := spec.Gate{Gateway: netip.MustParseAddr("172.30.0.1"), Probes: spec.DefaultProbes(), HostPorts: []uint16{8081}, Names: []spec.Name{{Domain: "a.test", Ports: []uint16{443}}}}
 	shield := Mount{Path: "/p/.git/hooks", ReadOnly: true}
 	s := Service{
-		UID: 1000, GID: 1000, Secrets: []string{"A"}, Pids: 1, Memory: 1, NanoCPUs: 1, Shields: []Mount{shield},
+		Name: Main, UID: 1000, GID: 1000, Secrets: []string{"A"}, Pids: 1, Memory: 1, NanoCPUs: 1, Shields: []Mount{shield},
 		Mounts: []Mount{{Path: "/p"}, {Path: "/r", ReadOnly: true}, {Path: p.File, ReadOnly: true}, shield},
 	}
 	host, other, public := Host{Homes: []string{"/home/u"}}, Gate{Name: "other", Link: netip.MustParseAddr("172.30.128.3")}, g

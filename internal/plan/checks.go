@@ -100,7 +100,9 @@ func verify(p *policy.Policy, h Host, behind Gate, s Service, all []Gate) []spec
 	if len(s.Shields) > 0 {
 		checks = append(checks, spec.Check{Name: "git-shielded", Mount: declared(s.Shields)})
 	}
-	checks = append(checks, hermesChecks(p, s)...)
+	if s.Name == Main {
+		checks = append(checks, hermesChecks(p, s)...)
+	}
 	for _, m := range s.Mounts {
 		if s.shield(m) || shadows(p, m) {
 			continue
@@ -123,7 +125,7 @@ func verify(p *policy.Policy, h Host, behind Gate, s Service, all []Gate) []spec
 	}
 	checks = append(checks,
 		spec.Check{Name: "same-netns-as-gate"},
-		spec.Check{Name: "gate-control-unreachable"},
+		spec.Check{Name: "gate-control-unreachable", Port: s.Serves},
 		spec.Check{Name: "unlisted-host-blocked", Probes: &g.Probes, Ports: grantedOnce(g)},
 		spec.Check{Name: "dns-closed", Probes: &g.Probes, Addr: g.Gateway},
 		strangers(g, namesPinned(g)),

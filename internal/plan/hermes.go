@@ -70,8 +70,30 @@ func Shadows(p *policy.Policy) []Shadow {
 	}
 }
 
+// hermesPatience is how long Hermes waits for the answer of a tool, in seconds: longer
+// than a bridge lets a researcher take, since one who gives up leaves it running.
+const hermesPatience = 660
+
 // hermesServers are the MCP servers that main may call.
-func hermesServers(*policy.Hermes) map[string]any { return map[string]any{} }
+func hermesServers(h *policy.Hermes) map[string]any {
+	if !h.Researcher {
+		return map[string]any{}
+	}
+	return map[string]any{Researcher: map[string]any{
+		"url":     fmt.Sprintf("http://%s:%d/mcp", Researcher, researcherPort),
+		"timeout": hermesPatience,
+	}}
+}
+
+// hermesModel is whom Hermes asks.
+func hermesModel(h *policy.Hermes) map[string]any {
+	return map[string]any{
+		"provider":       "custom",
+		"base_url":       h.Model.BaseURL,
+		"default":        h.Model.Name, // "name" is none of its keys
+		"context_length": h.Model.Context,
+	}
+}
 
 // hermesTools is what main does: on its own machine, in its own state.
 var hermesTools = []string{"terminal", "file", "code_execution", "skills", "todo", "memory", "session_search", "clarify"}
@@ -101,12 +123,7 @@ func hermesConfig(p *policy.Policy) map[string]any {
 		without = append(without, "cronjob")
 	}
 	return map[string]any{
-		"model": map[string]any{
-			"provider":       "custom",
-			"base_url":       h.Model.BaseURL,
-			"default":        h.Model.Name, // "name" is none of its keys
-			"context_length": h.Model.Context,
-		},
+		"model":              hermesModel(h),
 		"fallback_providers": []string{},
 		"platform_toolsets":  map[string]any{"cli": tools, "cron": tools},
 		"agent":              map[string]any{"disabled_toolsets": without},

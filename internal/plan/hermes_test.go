@@ -85,7 +85,7 @@ func TestHermesWithCron(t *testing.T) {
 // mounted; those are one check and not one each.
 func TestHermesChecks(t *testing.T) {
 	p := hermesPolicy(nil)
-	s := Service{Mounts: []Mount{{Path: "/state", Inside: hermesHome}}}
+	s := Service{Name: Main, Mounts: []Mount{{Path: "/state", Inside: hermesHome}}}
 	for i, sh := range Shadows(p) {
 		s.Mounts = append(s.Mounts, Mount{Path: "/shadows/" + sh.Name, Inside: sh.Inside(), ReadOnly: true, Dev: 1, Ino: uint64(i + 1)})
 	}

@@ -130,6 +130,10 @@ type Service struct {
 	GitConfig  []byte            // baked as /etc/gitconfig
 	Context    map[string][]byte // what else Dockerfile reads, by its path in the build context
 
+	// Binaries are those of corral's own that Dockerfile puts in it: in bin of the build
+	// context, where the engine puts them.
+	Binaries []string
+
 	RootOwned []string // what of the image the agent must not be able to change
 
 	Handover []spec.Check // must hold before the first instruction of Command
@@ -178,8 +182,8 @@ func unplannable(p *policy.Policy, h Host) error {
 	if most := int64(h.CPUs) * 1e9; most > 0 && p.Resources.NanoCPUs > most {
 		refuse(p.Origins["resources.cpus"], fmt.Sprintf("write %d, or less", h.CPUs), "resources.cpus is more than this machine has: %d", h.CPUs)
 	}
-	if p.Hermes != nil && p.Hermes.Researcher {
-		refuse(p.Origins["profile_options.hermes.researcher"], "remove it", "profile_options.hermes.researcher is not in this version: its gates would stand before nobody")
+	if p.Hermes != nil && p.Hermes.Search != "" {
+		refuse(p.Origins["profile_options.hermes.search_image"], "remove it: corral builds one of Debian's searx", "profile_options.hermes.search_image is not in this version: nobody has tried such an image here")
 	}
 	if len(p.Background) > 0 {
 		refuse(p.Origins["background"], "remove it", "background is not in this version: nothing would run")
@@ -269,10 +273,16 @@ func Build(p *policy.Policy, prof *profile.Profile, h Host, at Addresses, args [
 		Context:     built,
 		RootOwned:   prof.RootOwned,
 	}
-	services := []Service{svc}
+	services, err := sidecars(p, prof, h, gates)
+	if err != nil {
+		return nil, err
+	}
+	services = append(services, svc)
 	for i, s := range services {
 		g := gates[slices.IndexFunc(gates, func(g Gate) bool { return g.Name == s.Gate })]
-		services[i].Readme = readme(p, g.Spec, s)
+		if s.Name == Main {
+			services[i].Readme = readme(p, g.Spec, s)
+		}
 		services[i].Handover = handover(g.Spec, s)
 		services[i].Verify = verify(p, h, g, s, gates)
 	}
@@ -388,8 +398,6 @@ func context(p *policy.Policy, prof *profile.Profile, h Host) (map[string][]byte
 		}
 		maps.Copy(files, governing)
 	}
-	for i, c := range h.Certificates {
-		files[fmt.Sprintf("ca/corral-%03d.crt", i+1)] = c
-	}
+	trust(files, h)
 	return files, nil
 }

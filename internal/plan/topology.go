@@ -3,6 +3,7 @@ package plan
 import (
 	"net/netip"
 
+	"github.com/corral-sandbox/corral/internal/netguard"
 	"github.com/corral-sandbox/corral/internal/policy"
 	"github.com/corral-sandbox/corral/internal/spec"
 )
@@ -56,6 +57,7 @@ func topology(p *policy.Policy, h Host, n Network, at Addresses, names []spec.Na
 	public := func(name string) Gate {
 		g := gate(name)
 		g.Spec.Class, g.Spec.Resolvers = spec.ClassPublic, resolvers
+		g.Spec.Probes = nobodys(g.Spec.Probes)
 		return g
 	}
 	// The researcher reads what strangers wrote: of this machine and of the outside it
@@ -95,11 +97,24 @@ func topology(p *policy.Policy, h Host, n Network, at Addresses, names []spec.Na
 	return out
 }
 
+// nobodys are probes that a gate which opens the web refuses as well: in place of public
+// addresses that somebody asked for, those of no network.
+func nobodys(p spec.Probes) spec.Probes {
+	none := spec.DefaultProbes()
+	for _, a := range []struct{ is, none *netip.Addr }{{&p.Unlisted, &none.Unlisted}, {&p.Resolver, &none.Resolver}, {&p.Metadata, &none.Metadata}, {&p.IPv6, &none.IPv6}} {
+		if netguard.Classify(*a.is) == netguard.Public {
+			*a.is = *a.none
+		}
+	}
+	return p
+}
+
 // place gives a gate its address on the network between gates, if that is known.
 func (g *Gate) place(links netip.Prefix) {
 	for i, name := range places {
 		if name == g.Name {
 			g.Link = linkAddress(links, i)
+			g.Spec.Link = g.Link
 		}
 	}
 }

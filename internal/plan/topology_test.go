@@ -123,8 +123,8 @@ func TestFreeLinks(t *testing.T) {
 func TestNotBroughtUpYet(t *testing.T) {
 	at := diag.Pos{File: "corral.yaml", Line: 3, Col: 1}
 	for key, p := range map[string]*policy.Policy{
-		"profile_options.hermes.researcher": {Hermes: &policy.Hermes{Researcher: true}},
-		"background":                        {Hermes: &policy.Hermes{}, Background: []string{"cron"}},
+		"profile_options.hermes.search_image": {Hermes: &policy.Hermes{Researcher: true, Search: "searxng/searxng:1"}},
+		"background":                          {Hermes: &policy.Hermes{}, Background: []string{"cron"}},
 	} {
 		p.Origins = map[string]diag.Pos{key: at}
 		if err := unplannable(p, Host{}); err == nil || !strings.Contains(err.Error(), "corral.yaml:3:1") || !strings.Contains(err.Error(), "is not in this version") {
@@ -133,5 +133,25 @@ func TestNotBroughtUpYet(t *testing.T) {
 	}
 	if err := unplannable(&policy.Policy{Hermes: &policy.Hermes{}}, Host{}); err != nil {
 		t.Error(err)
+	}
+}
+
+// What a gate of the web is asked to refuse is nothing that the web has.
+func TestProbesOfTheWeb(t *testing.T) {
+	asked := spec.Probes{Unlisted: netip.MustParseAddr("44.10.9.9"), Resolver: netip.MustParseAddr("10.0.0.53"), Metadata: netip.MustParseAddr("44.10.9.169"), IPv6: netip.MustParseAddr("2a00::1")}
+	network, err := Divide(DefaultSubnet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &policy.Policy{Name: "p", File: "/p/corral.yaml", Hermes: &policy.Hermes{Model: policy.Model{Host: spec.HostName, Port: 1}, Researcher: true, Fetch: true}}
+	for _, g := range topology(p, Host{Probes: asked}, network, Addresses{}, nil, []netip.Addr{netip.MustParseAddr("10.0.0.53")}) {
+		want := asked
+		if g.Spec.Class == spec.ClassPublic {
+			want = spec.DefaultProbes()
+			want.Resolver = asked.Resolver
+		}
+		if g.Spec.Probes != want {
+			t.Errorf("%s: %+v, want %+v", g.Name, g.Spec.Probes, want)
+		}
 	}
 }

@@ -50,6 +50,14 @@ type Profile struct {
 
 	inputs     map[string][]byte // of Build
 	dockerfile *template.Template
+	sidecars   map[string]sidecar
+}
+
+// sidecar is a further service of a harness: a folder of the profile's with a
+// Dockerfile of its own.
+type sidecar struct {
+	files      map[string][]byte // beside it, by their path in the folder
+	dockerfile *template.Template
 }
 
 // Mount is a directory of the person's, if it is there, read-only at the same
@@ -254,12 +262,12 @@ func read(files fs.FS, name string) (*Profile, error) {
 	if err := p.check(); err != nil {
 		return nil, fmt.Errorf("profile %s: %w", name, err)
 	}
-	const dockerfile = "Dockerfile.tmpl"
-	t := template.New(name).Funcs(template.FuncMap{"shell": shell}).Option("missingkey=error")
-	if t, err = t.ParseFS(files, "image.tmpl", path.Join(name, dockerfile)); err != nil {
+	if p.dockerfile, err = parsed(files, name, ""); err != nil {
 		return nil, fmt.Errorf("profile %s: %w", name, err)
 	}
-	p.dockerfile = t.Lookup(dockerfile)
+	if p.sidecars, err = sidecars(files, name); err != nil {
+		return nil, fmt.Errorf("profile %s: %w", name, err)
+	}
 	p.inputs = map[string][]byte{}
 	for _, file := range p.Build {
 		if p.inputs[file], err = fs.ReadFile(files, path.Join(name, file)); err != nil {
@@ -268,6 +276,48 @@ func read(files fs.FS, name string) (*Profile, error) {
 	}
 	p.Files, err = baked(files, path.Join(name, "files"))
 	return p, err
+}
+
+const dockerfile = "Dockerfile.tmpl"
+
+// parsed is the Dockerfile of a folder of a profile's, with what all profiles have in
+// common and what those of this one have.
+func parsed(files fs.FS, profile, folder string) (*template.Template, error) {
+	names := []string{"image.tmpl", path.Join(profile, folder, dockerfile)}
+	shared, err := fs.Glob(files, path.Join(profile, "*.tmpl"))
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range shared {
+		if path.Base(name) != dockerfile {
+			names = append(names, name)
+		}
+	}
+	t, err := template.New(profile).Funcs(template.FuncMap{"shell": shell}).Option("missingkey=error").ParseFS(files, names...)
+	if err != nil {
+		return nil, err
+	}
+	return t.Lookup(dockerfile), nil
+}
+
+// sidecars are the folders of a profile that have a Dockerfile.
+func sidecars(files fs.FS, profile string) (map[string]sidecar, error) {
+	found, err := fs.Glob(files, path.Join(profile, "*", dockerfile))
+	out := map[string]sidecar{}
+	for _, file := range found {
+		folder := path.Base(path.Dir(file))
+		t, err := parsed(files, profile, folder)
+		if err != nil {
+			return nil, err
+		}
+		beside, err := baked(files, path.Dir(file))
+		if err != nil {
+			return nil, err
+		}
+		delete(beside, dockerfile)
+		out[folder] = sidecar{beside, t}
+	}
+	return out, err
 }
 
 // baked are the files below a folder, by their path from there; none if it is
@@ -292,12 +342,9 @@ func baked(files fs.FS, dir string) (map[string][]byte, error) {
 // files, and in build what only the build reads. What the harness needs in a directory
 // of the person's is there too, for who has none.
 func (p *Profile) Context(home string) map[string][]byte {
-	out := map[string][]byte{}
+	out := p.Inputs()
 	for name, b := range p.Files {
 		out[path.Join("files", name)] = b
-	}
-	for name, b := range p.inputs {
-		out[path.Join("build", name)] = b
 	}
 	for _, m := range p.Mounts {
 		for name, content := range m.Ensure {
@@ -310,12 +357,36 @@ func (p *Profile) Context(home string) map[string][]byte {
 // Dockerfile fills the profile's template in. Its build context has the file
 // gitconfig and the folder corral, those of Context, and where Certificates says
 // so the folder ca. Any builder can read it.
-func (p *Profile) Dockerfile(img Image) ([]byte, error) {
+func (p *Profile) Dockerfile(img Image) ([]byte, error) { return p.filled(p.dockerfile, img) }
+
+// Sidecar is the Dockerfile of a further service of the harness, and the files of the
+// profile's folder for it, by their path from there. Its build context has what that of
+// Dockerfile has, but for the folder files.
+func (p *Profile) Sidecar(name string, img Image) (dockerfile []byte, files map[string][]byte, err error) {
+	s, found := p.sidecars[name]
+	if !found {
+		return nil, nil, fmt.Errorf("profile %s: there is no %s", p.Name, name)
+	}
+	dockerfile, err = p.filled(s.dockerfile, img)
+	return dockerfile, s.files, err
+}
+
+// Inputs are the files of the profile's folder that only builds read, by their path in
+// a build context.
+func (p *Profile) Inputs() map[string][]byte {
+	out := map[string][]byte{}
+	for name, b := range p.inputs {
+		out[path.Join("build", name)] = b
+	}
+	return out
+}
+
+func (p *Profile) filled(t *template.Template, img Image) ([]byte, error) {
 	if err := img.check(); err != nil {
 		return nil, err
 	}
 	var b bytes.Buffer
-	if err := p.dockerfile.Execute(&b, p.fields(img)); err != nil {
+	if err := t.Execute(&b, p.fields(img)); err != nil {
 		return nil, fmt.Errorf("profile %s: %w", p.Name, err)
 	}
 	return b.Bytes(), nil

@@ -124,11 +124,21 @@ const (
 	GuestVolumeVariable = "CORRAL_GUEST_VOLUME"
 )
 
+// ImageVariable names the variable of a Compose file with the image of a service that
+// has programs of corral's own in it.
+func ImageVariable(service string) string { return "CORRAL_" + shouted(service) + "_IMAGE" }
+
 // JoinVariables are the variables for the instance and the namespace of a gate
 // that runs, as "corral-gate status --json" tells them. Without them, no
 // service that joins it starts.
 func JoinVariables(gate string) (instance, netns string) {
-	name := "CORRAL_" + strings.Map(func(r rune) rune {
+	name := "CORRAL_" + shouted(gate) + "_GATE_"
+	return name + "INSTANCE", name + "NETNS"
+}
+
+// shouted is a name as variables have it.
+func shouted(name string) string {
+	return strings.Map(func(r rune) rune {
 		switch {
 		case r >= 'a' && r <= 'z':
 			return r - 'a' + 'A'
@@ -136,8 +146,7 @@ func JoinVariables(gate string) (instance, netns string) {
 			return r
 		}
 		return '_'
-	}, gate) + "_GATE_"
-	return name + "INSTANCE", name + "NETNS"
+	}, name)
 }
 
 const composeHead = `# The containers of this sandbox as corral brings them up, for Docker Compose 2.24
@@ -327,6 +336,11 @@ func composeService(p *plan.Plan, s plan.Service) (container, error) {
 		Volumes:       []volume{guests(spec.GuestDir)},
 		Environment:   environment,
 		Logging:       bounded(),
+	}
+	if len(s.Binaries) > 0 {
+		// Made by corral, of programs that no build context in files has.
+		c.Build, c.PullPolicy = nil, "never"
+		c.Image = text("${" + ImageVariable(s.Name) + ":?the image of " + s.Name + "}")
 	}
 	memory := InMemory(s)
 	for _, dir := range slices.Sorted(maps.Keys(memory)) {

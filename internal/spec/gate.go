@@ -68,6 +68,9 @@ type Gate struct {
 	// HostPorts are the ports of Gateway that the service may use, TCP.
 	HostPorts []uint16 `json:"host_ports,omitempty"`
 
+	// Link is the gate's own address on a network that gates alone are on; zero where
+	// they call each other by the sandboxes' network.
+	Link netip.Addr `json:"link,omitzero"`
 	// Links are the services of other gates that this one's may call, Clients the
 	// addresses that may call this one's.
 	Links   []Link   `json:"links,omitempty"`
@@ -225,6 +228,9 @@ func (g Gate) check() error {
 
 // checkLinks refuses links that would be more than one port of one machine.
 func (g Gate) checkLinks() error {
+	if g.Link.IsValid() && (!g.Link.Is4() || g.Link.IsLoopback() || g.Link == g.Address || !g.Address.IsValid() || len(g.Links)+len(g.Clients) == 0) {
+		return fmt.Errorf("link %v: it takes another IPv4 address than that of the gate, and somebody to call or to be called by", g.Link)
+	}
 	taken := map[string]netip.Addr{HostName: g.Gateway}
 	for _, n := range g.Names {
 		taken[n.Domain] = netip.Addr{}

@@ -47,9 +47,10 @@ type Researcher struct {
 	// Scratch are other tmpfs that the researcher can write. All that is in them
 	// goes when a call ends.
 	Scratch []string `json:"scratch,omitempty"`
-	// Search and Fetch are the sidecars, as http://HOST:PORT.
+	// Search and Fetch are the sidecars, as http://HOST:PORT. Without the second no
+	// page is read.
 	Search string `json:"search"`
-	Fetch  string `json:"fetch"`
+	Fetch  string `json:"fetch,omitempty"`
 
 	Slots int `json:"slots,omitempty"` // calls at a time
 	Queue int `json:"queue,omitempty"` // calls that wait
@@ -110,7 +111,10 @@ func (b Researcher) check() error {
 			return fmt.Errorf("directory %q: it must be an absolute path, and no root", dir)
 		}
 	}
-	for _, base := range []string{b.Search, b.Fetch} {
+	for i, base := range []string{b.Search, b.Fetch} {
+		if i > 0 && base == "" {
+			continue
+		}
 		if u, err := url.Parse(base); err != nil || u.Scheme != "http" || u.Host == "" || base != "http://"+u.Host {
 			return fmt.Errorf("sidecar %q: it must be http://HOST:PORT", base)
 		}

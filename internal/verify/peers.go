@@ -30,8 +30,8 @@ func peerClosed(ctx context.Context, c spec.Check, e *env) finding {
 
 // gateControlUnreachable: in this network namespace nobody but this user listens,
 // save for the gate's names and the engine's resolver, and what listens as this user a
-// process here holds; the gate's files and processes are not visible.
-func gateControlUnreachable(ctx context.Context, _ spec.Check, e *env) finding {
+// process here holds, or what serves at Port may; the gate's files and processes are not visible.
+func gateControlUnreachable(ctx context.Context, c spec.Check, e *env) finding {
 	switch _, err := os.Lstat(e.path("/run/corral")); {
 	case err == nil:
 		return failed("/run/corral exists")
@@ -42,7 +42,7 @@ func gateControlUnreachable(ctx context.Context, _ spec.Check, e *env) finding {
 	if err != nil {
 		return untold("%v", err)
 	}
-	if f := e.lasting(ctx, func() (map[string]finding, error) { return e.foreignSockets(self.uids[1]) }); f.result != spec.OK {
+	if f := e.lasting(ctx, func() (map[string]finding, error) { return e.foreignSockets(self.uids[1], c.Port) }); f.result != spec.OK {
 		return f
 	}
 	processes, err := e.processes()
@@ -59,9 +59,11 @@ func gateControlUnreachable(ctx context.Context, _ spec.Check, e *env) finding {
 
 // foreignSockets are those that wait for whoever comes and are somebody else's: of
 // another uid, or of this one in a process that is not to be seen here, or abstract
-// ones of such; and the socket files of another.
-func (e *env) foreignSockets(uid uint32) (map[string]finding, error) {
+// ones of such; and the socket files of another. A service that serves at a port may be
+// a program that lets nobody look, as its own children are not to.
+func (e *env) foreignSockets(uid uint32, serves uint16) (map[string]finding, error) {
 	foreign, unclaimed := map[string]finding{}, map[string]string{}
+	planned := map[string]bool{}
 	for _, table := range []string{"tcp", "tcp6", "udp", "udp6", "udplite", "udplite6"} {
 		sockets, err := e.inetSockets(table)
 		if err != nil {
@@ -73,6 +75,7 @@ func (e *env) foreignSockets(uid uint32) (map[string]finding, error) {
 			case s.uid == uid && e.aside: // others behind the same gate may have the same uid
 			case s.uid == uid:
 				unclaimed[s.inode] = fmt.Sprintf("%s %v listens as this user", table, s.local)
+				planned[s.inode] = table == "tcp" && serves != 0 && s.local.Port() == serves
 			case s.local == e.dns || s.local.Addr() == dockerResolver:
 			default:
 				foreign[s.inode] = failed("%s %v listens, uid %d", table, s.local, s.uid)
@@ -104,6 +107,7 @@ func (e *env) foreignSockets(uid uint32) (map[string]finding, error) {
 	for inode, words := range unclaimed {
 		switch {
 		case held[inode]:
+		case len(closed) > 0 && planned[inode]:
 		case len(closed) > 0:
 			foreign[inode] = untold("%s, and whose it is %v may know, which lets nobody look at what it holds", words, closed[0])
 		default:

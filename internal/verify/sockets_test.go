@@ -165,7 +165,7 @@ func TestGateControlUnreachable(t *testing.T) {
 			if err := os.WriteFile(e.path("/proc/net/"+table), []byte(text), 0o644); err != nil {
 				return nil, err
 			}
-			wrong, err := e.foreignSockets(1000)
+			wrong, err := e.foreignSockets(1000, 0)
 			if looks == 1 && len(wrong) != 1 {
 				t.Errorf("%s: %v", table, wrong)
 			}
@@ -224,22 +224,39 @@ func unseen() {
 		complain("%v", err)
 		return
 	}
-	name = strings.TrimSpace(name)
-	told := e.lasting(context.Background(), func() (map[string]finding, error) {
-		all, err := e.foreignSockets(uid)
-		for key, f := range all {
-			if !strings.Contains(f.detail, name) {
-				delete(all, key)
+	name, at, _ := strings.Cut(strings.TrimSpace(name), " ")
+	tell := func(serves uint16, name string) finding {
+		return e.lasting(context.Background(), func() (map[string]finding, error) {
+			all, err := e.foreignSockets(uid, serves)
+			for key, f := range all {
+				if !strings.Contains(f.detail, name) {
+					delete(all, key)
+				}
 			}
+			return all, err
+		})
+	}
+	server, err := netip.ParseAddrPort(at)
+	if err != nil {
+		complain("%v", err)
+		return
+	}
+	for _, tt := range []struct {
+		name   string
+		serves uint16
+	}{{name, 0}, {name, server.Port()}, {at, 0}, {at, server.Port() + 1}} {
+		told := tell(tt.serves, tt.name)
+		if told.result != spec.Untold || !strings.Contains(told.detail, fmt.Sprintf("process %d (", child.Process.Pid)) || !strings.Contains(told.detail, "which lets nobody look") {
+			complain("%s: %+v", tt.name, told)
 		}
-		return all, err
-	})
-	if told.result != spec.Untold || !strings.Contains(told.detail, fmt.Sprintf("process %d (", child.Process.Pid)) || !strings.Contains(told.detail, "which lets nobody look") {
-		complain("%s: %+v", name, told)
+	}
+	// A service that others call may be such a program: its port is planned.
+	if told := tell(server.Port(), at); told.result != spec.OK {
+		complain("%s, which is planned: %+v", at, told)
 	}
 }
 
-// unseenChild holds an abstract socket until its standard input ends.
+// unseenChild holds an abstract socket and a TCP one until its standard input ends.
 func unseenChild() {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		panic(err)
@@ -250,6 +267,11 @@ func unseenChild() {
 		panic(err)
 	}
 	defer l.Close()
-	fmt.Println(name)
+	server, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		panic(err)
+	}
+	defer server.Close()
+	fmt.Println(name, server.Addr())
 	_, _ = io.Copy(io.Discard, os.Stdin)
 }

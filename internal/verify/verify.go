@@ -135,6 +135,7 @@ const usage = `corral-verify proves from the inside that its service is fenced.
   corral-verify handover [--alone] -- COMMAND
                                   starts COMMAND behind a closed gate, or not at all; with
                                   --alone in a stack of yours
+  corral-verify serving PORT      waits until this service answers at a TCP port of its own
   corral-verify version
   corral-verify                   takes its list on standard input: corral does that
 
@@ -173,6 +174,8 @@ func run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args []
 		return handover(ctx, args[1:], newEnv(), stderr)
 	case args[0] == "alone":
 		return verifyAlone(ctx, args[1:], newEnv(), stdout)
+	case args[0] == "serving":
+		return serving(ctx, args[1:])
 	case args[0] == "version":
 		_, err := fmt.Fprintln(stdout, program, spec.Release())
 		return err

@@ -29,7 +29,7 @@ func hermes(t *testing.T, port uint16, options string) *sandbox {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.env = append(s.env, "CORRAL_CA_BUNDLE="+s.inHome("company.pem", string(roots), 0o644))
+	s.env = append(s.env, "CORRAL_CA_BUNDLE="+s.inHome("company.pem", string(roots)+string(s.lab.CA), 0o644))
 	return s
 }
 

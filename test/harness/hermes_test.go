@@ -217,7 +217,7 @@ func plugins(tb testing.TB) string {
 		tb.Fatalf("%v, %v", found, err)
 	}
 	dir := tb.TempDir()
-	for _, tree := range []string{found[0], ours + "/plugins"} {
+	for _, tree := range []string{found[0], ours + "/researcher/plugins"} {
 		if err := os.CopyFS(dir, os.DirFS(tree)); err != nil {
 			tb.Fatal(err)
 		}
@@ -344,7 +344,7 @@ spec.loader.exec_module(provider)
 p = provider.CorralWebProvider()
 assert p.is_available() and p.supports_extract() and p.supports_search()
 print(json.dumps(p.extract(json.loads(sys.argv[2]), format="markdown")))`
-	cmd := exec.CommandContext(t.Context(), python, "-B", "-c", script, ours+"/plugins/web/corral/provider.py", string(urls))
+	cmd := exec.CommandContext(t.Context(), python, "-B", "-c", script, ours+"/researcher/plugins/web/corral/provider.py", string(urls))
 	cmd.Env = []string{spec.BridgeWebEnv + "=" + at, "HOME=" + t.TempDir(), "HERMES_HOME=" + t.TempDir()}
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
