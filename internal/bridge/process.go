@@ -235,7 +235,33 @@ func (f *family) sweep() {
 		if childless() {
 			return
 		}
-		quiet++
+		f.strike()
+		if f.busy() {
+			quiet++
+		}
+	}
+}
+
+// busy reports whether calls are under way, whose keepers are children that stay.
+func (f *family) busy() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.kept) > 0
+}
+
+// strike kills the children of this process that a round would come to too late: they
+// are listed apart, by threads, where the kernel does that.
+func (f *family) strike() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	lists, _ := filepath.Glob("/proc/self/task/*/children")
+	for _, list := range lists {
+		b, _ := os.ReadFile(list) // a thread may have ended
+		for _, word := range strings.Fields(string(b)) {
+			if pid, err := strconv.Atoi(word); err == nil && !f.kept[pid] {
+				_ = unix.Kill(pid, unix.SIGKILL)
+			}
+		}
 	}
 }
 
