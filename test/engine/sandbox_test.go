@@ -19,6 +19,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/corral-sandbox/corral/internal/command"
 	"github.com/corral-sandbox/corral/internal/plan"
 	"github.com/corral-sandbox/corral/internal/policy"
@@ -318,8 +320,20 @@ func (s *sandbox) up(script, line string) (end func()) {
 func (s *sandbox) abandoned(script, line string) {
 	s.tb.Helper()
 	end, process := s.start(script, line)
+	fd, err := unix.PidfdOpen(process.Pid, 0)
+	if err != nil {
+		s.tb.Fatal(err)
+	}
+	defer unix.Close(fd)
 	if err := process.Kill(); err != nil {
 		s.tb.Fatal(err)
+	}
+	for { // until it has ended: who looks before that finds a corral that lives
+		if n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1); n == 1 {
+			break
+		} else if err != nil && err != unix.EINTR {
+			s.tb.Fatal(err)
+		}
 	}
 	go end()
 }
